@@ -20,7 +20,8 @@ use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Adapters, Checkpoint, RunDir, RunError, Trained};
 use crate::serve::{
-    Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Slots, TensorsError, is_origin, unix_s,
+    Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, RenderLimits, Server, Slots, TensorsError, is_origin,
+    unix_s,
 };
 
 /// How long a stream may be silent. Proxies and clients close silent connections after 30 seconds or more.
@@ -122,6 +123,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         folder,
         open: args.later(),
         program: this_program()?,
+        render: RenderLimits::default(),
     };
     let server = Server::bind(models, options)?;
     let stop = server.stop();

@@ -10,24 +10,15 @@ use std::time::SystemTime;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::Options;
 use super::error::ApiError;
 use super::ids::unix_s;
 use super::limits::MAX_OPENED;
 use super::loaded_model::{LoadedModel, Model};
-use super::scheduler::Slots;
 use crate::run::{self, RunDir};
 
 /// Opens the model of a run or a checkpoint, or returns the reason why it cannot.
 pub type OpenModel = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
-
-/// The names in a folder, sorted.
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let name = |entry: fs::DirEntry| entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'));
-    let mut names: Vec<String> = entries.filter_map(name).collect();
-    names.sort_unstable();
-    names
-}
 
 /// A run shown on the page.
 #[derive(Clone, Debug)]
@@ -39,11 +30,6 @@ pub(super) struct ListedRun {
 }
 
 impl ListedRun {
-    /// The run with this name in a folder.
-    fn open(folder: &Path, name: String) -> Option<Self> {
-        Some(Self::new(name.clone(), RunDir::open(&folder.join(name)).ok()?))
-    }
-
     fn new(name: String, run: RunDir) -> Self {
         let checkpoint = run::locate(run.root()).ok().and_then(|located| with_time(located.checkpoint));
         Self { name, run, checkpoint }
@@ -57,8 +43,8 @@ fn with_time(checkpoint: PathBuf) -> Option<(PathBuf, SystemTime)> {
 }
 
 /// A model that is opened on first use.
-#[derive(Debug)]
-struct Unopened {
+#[derive(Debug, PartialEq)]
+struct Snapshot {
     name: String,
     /// The path of the run or checkpoint to open.
     path: PathBuf,
@@ -88,14 +74,9 @@ impl ListedModel {
 /// All served models.
 pub(super) struct Library {
     named: Vec<Arc<LoadedModel>>,
-    /// A folder whose runs are served too.
-    folder: Option<PathBuf>,
-    open: OpenModel,
-    slots: Slots,
-    /// The program that renders chat templates.
-    program: PathBuf,
-    /// Opened models that were not named, with their checkpoints; the most recently used last.
-    opened: Mutex<Vec<(PathBuf, SystemTime, Arc<LoadedModel>)>>,
+    options: Arc<Options>,
+    /// Opened models that were not named; the most recently used last.
+    opened: Mutex<Vec<(Snapshot, Arc<LoadedModel>)>>,
     /// Held while a model is opened, one at a time.
     opening: Mutex<()>,
     /// Context lengths, by run and time of its config.
@@ -103,15 +84,9 @@ pub(super) struct Library {
 }
 
 impl Library {
-    pub(super) fn new(
-        named: Vec<Arc<LoadedModel>>,
-        folder: Option<PathBuf>,
-        open: OpenModel,
-        slots: Slots,
-        program: PathBuf,
-    ) -> Self {
+    pub(super) fn new(named: Vec<Arc<LoadedModel>>, options: Arc<Options>) -> Self {
         let (opened, opening, context_lengths) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { named, folder, open, slots, program, opened, opening, context_lengths }
+        Self { named, options, opened, opening, context_lengths }
     }
 
     /// The model with this name among those named at the start; by default the first.
@@ -121,22 +96,22 @@ impl Library {
 
     /// The runs in the folder by name, including those without a checkpoint.
     fn folder_runs(&self) -> impl Iterator<Item = ListedRun> {
-        let folder = self.folder.as_deref();
-        folder
-            .into_iter()
-            .flat_map(|folder| names_in(folder).into_iter().filter_map(move |name| ListedRun::open(folder, name)))
+        self.folder_runs_where(|_| true)
     }
 
-    /// The run with this name in the folder. The name is compared with those of all runs; it never becomes a path.
-    fn folder_run(&self, name: &str) -> Option<ListedRun> {
-        let folder = self.folder.as_deref()?;
-        let found = names_in(folder).into_iter().find(|found| found == name)?;
-        ListedRun::open(folder, found)
+    /// The runs in the folder whose names pass the test. A requested name is compared with these; it never becomes a path.
+    fn folder_runs_where(&self, test: impl Fn(&str) -> bool) -> impl Iterator<Item = ListedRun> {
+        let entries = self.options.folder.iter().flat_map(fs::read_dir).flatten().flatten();
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().ok().map(|name| (name, entry.path()));
+        let mut found: Vec<_> =
+            entries.filter_map(name).filter(|(name, _)| !name.starts_with('.') && test(name)).collect();
+        found.sort_unstable();
+        found.into_iter().filter_map(|(name, path)| Some(ListedRun::new(name, RunDir::open(&path).ok()?)))
     }
 
     /// The models in memory.
     pub(super) fn loaded(&self) -> Vec<Arc<LoadedModel>> {
-        let opened = self.opened().iter().map(|(.., model)| model.clone()).collect::<Vec<_>>();
+        let opened = self.opened().iter().map(|(_, model)| model.clone()).collect::<Vec<_>>();
         self.named.iter().cloned().chain(opened).collect()
     }
 
@@ -151,7 +126,7 @@ impl Library {
     pub(super) fn run(&self, name: &str) -> Result<ListedRun, ApiError> {
         let named = self.named.iter().find(|model| model.name == name);
         let named = named.and_then(|model| Some(ListedRun::new(name.to_owned(), model.run.clone()?)));
-        named.or_else(|| self.folder_run(name)).ok_or_else(|| self.no_model(name))
+        named.or_else(|| self.folder_runs_where(|found| found == name).next()).ok_or_else(|| self.no_model(name))
     }
 
     /// The error for a name that no model has.
@@ -203,58 +178,50 @@ impl Library {
         if let Some(model) = self.take_opened(&meant) {
             return Ok(model);
         }
-        let Unopened { name, path, checkpoint, made } = meant;
-        let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
-        let model = (self.open)(&path).map_err(failed)?;
-        let started = LoadedModel::start(Model { name: name.clone(), ..model }, self.slots, &self.program);
-        let started = started.map_err(|error| failed(error.to_string()))?;
-        let model = Arc::new(started.into_iter().next().expect("a model without adapters is one model"));
+        let failed = |why| ApiError::unavailable(format!("`{}` cannot be opened: {why}", meant.name));
+        let model = (self.options.open)(&meant.path).map_err(failed)?;
+        let started = LoadedModel::start(Model { name: meant.name.clone(), ..model }, &self.options);
+        let model = started.map_err(|error| failed(error.to_string()))?.remove(0); // it has no adapters
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its sequences.
-        let mut old: Vec<_> = opened.extract_if(.., |(.., other)| other.name == name).collect();
+        let mut old: Vec<_> = opened.extract_if(.., |(other, _)| other.name == meant.name).collect();
         if opened.len() >= MAX_OPENED {
             old.push(opened.remove(0));
         }
-        opened.push((checkpoint, made, model.clone()));
+        opened.push((meant, model.clone()));
         drop(opened); // before `old`, whose drop may take a moment
         Ok(model)
     }
 
     /// The folder's run with this name, by default its first one; or a checkpoint that a run keeps, `RUN/step-N`.
-    fn unopened(&self, name: Option<&str>) -> Result<Unopened, ApiError> {
-        let run = match name {
-            Some(name) => self.folder_run(name).filter(|run| run.checkpoint.is_some()),
-            None => self.folder_runs().find(|run| run.checkpoint.is_some()),
-        };
-        if let Some(ListedRun { name, run, checkpoint: Some((checkpoint, made)) }) = run {
-            return Ok(Unopened { name, path: run.root().to_owned(), checkpoint, made });
+    fn unopened(&self, name: Option<&str>) -> Result<Snapshot, ApiError> {
+        let mut runs = self.folder_runs_where(|found| name.is_none_or(|name| name == found));
+        if let Some(ListedRun { name, run, checkpoint: Some((checkpoint, made)) }) =
+            runs.find(|run| run.checkpoint.is_some())
+        {
+            return Ok(Snapshot { name, path: run.root().to_owned(), checkpoint, made });
         }
         if let Some((run, step)) = name.and_then(|name| name.rsplit_once('/')) {
             let kept = self.run(run).ok().and_then(|run| run.run.kept().ok()).unwrap_or_default();
             let is_meant = |checkpoint: &PathBuf| checkpoint.file_name().is_some_and(|name| name == step);
             let found = kept.into_iter().map(|(_, checkpoint)| checkpoint).find(is_meant).and_then(with_time);
             if let Some((checkpoint, made)) = found {
-                return Ok(Unopened { name: format!("{run}/{step}"), path: checkpoint.clone(), checkpoint, made });
+                return Ok(Snapshot { name: format!("{run}/{step}"), path: checkpoint.clone(), checkpoint, made });
             }
         }
         Err(self.no_model(name.unwrap_or_default()))
     }
 
     /// The model of a checkpoint if it is open; counts as a use.
-    fn take_opened(&self, meant: &Unopened) -> Option<Arc<LoadedModel>> {
+    fn take_opened(&self, meant: &Snapshot) -> Option<Arc<LoadedModel>> {
         let mut opened = self.opened();
-        opened.retain(|(.., model)| model.queue.is_open()); // one whose thread has ended is opened again
-        let is_it = |(checkpoint, made, model): &(PathBuf, SystemTime, Arc<LoadedModel>)| {
-            model.name == meant.name && *checkpoint == meant.checkpoint && *made == meant.made
-        };
-        let at = opened.iter().position(is_it)?;
-        let found = opened.remove(at);
-        let model = found.2.clone();
-        opened.push(found);
-        Some(model)
+        opened.retain(|(_, model)| model.queue.is_open()); // one whose thread has ended is opened again
+        let at = opened.iter().position(|(snapshot, _)| snapshot == meant)?;
+        opened[at..].rotate_left(1);
+        opened.last().map(|(_, model)| model.clone())
     }
 
-    fn opened(&self) -> MutexGuard<'_, Vec<(PathBuf, SystemTime, Arc<LoadedModel>)>> {
+    fn opened(&self) -> MutexGuard<'_, Vec<(Snapshot, Arc<LoadedModel>)>> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -40,10 +40,6 @@ pub(super) const MAX_OPENED: usize = 4;
 pub(super) const MAX_TEXT: usize = 1 << 20;
 /// The maximum number of conversations that wait for the chat template of a model.
 pub(super) const MAX_CHATS: usize = 16;
-/// The time, the memory and the stack within which a chat template is rendered.
-pub(super) const RENDER_TIME: Duration = Duration::from_secs(2);
-pub(super) const RENDER_MEMORY_MIB: f64 = 256.0;
-pub(super) const RENDER_STACK: usize = 8 << 20;
 /// The largest logit bias.
 pub(super) const MAX_BIAS: f64 = 100.0;
 /// The maximum number of stop strings.

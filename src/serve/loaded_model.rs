@@ -1,13 +1,13 @@
 //! A loaded model: its name, its tokenizer, and the queue of its thread.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use super::Options;
 use super::inspectable::{Inspectable, OpenTensors};
 use super::limits::MAX_WAITING;
-use super::metrics::{Gauges, Metrics, Shown};
+use super::metrics::Metrics;
 use super::renderer::Renderer;
 use super::scheduler::{Queue, Scheduler, Slots};
 use crate::config::ModelConfig;
@@ -60,8 +60,7 @@ pub(super) struct LoadedModel {
     /// The index of its adapters; `None` for the base.
     pub(super) adapters: Option<usize>,
     pub(super) slots: Slots,
-    /// The number of slots in use by all models of the thread.
-    pub(super) busy_slots: Arc<AtomicUsize>,
+    busy_slots: Arc<AtomicUsize>,
     pub(super) queue: Arc<Queue>,
     /// Made for the first sequence with a guide.
     vocabulary: Arc<OnceLock<Option<Arc<Vocabulary>>>>,
@@ -70,47 +69,44 @@ pub(super) struct LoadedModel {
 impl LoadedModel {
     /// Starts the thread of a model; returns the model, followed by those of its adapters. The thread ends once all of
     /// these are dropped and all sequences are finished. Processes of `program` render the chat template.
-    pub(super) fn start(model: Model, slots: Slots, program: &Path) -> std::io::Result<Vec<Self>> {
+    pub(super) fn start(model: Model, options: &Options) -> std::io::Result<Vec<Arc<Self>>> {
         let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run, adapted } = model;
         let config = model.config().clone();
         // Models of tensors do not speculate.
         let is_engine = matches!(model, LanguageModel::Engine(_));
-        let slots = Slots { speculate: if is_engine { slots.speculate } else { 0 }, ..slots };
+        let slots = Slots { speculate: if is_engine { options.slots.speculate } else { 0 }, ..options.slots };
         let busy_slots = Arc::<AtomicUsize>::default();
         let (queue, end) = Queue::new(MAX_WAITING);
         let scheduler = Scheduler::new(model, tokenizer.clone(), slots, end, busy_slots.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
-        let renderer = Arc::new(Renderer::new(program.to_owned(), &tokenizer));
+        let renderer = Arc::new(Renderer::new(&options.program, options.render, &tokenizer));
         let (queue, vocabulary) = (Arc::new(queue), Arc::default());
-        let named = |Adapted { name, tensors, run }, adapters: Option<usize>| Self {
-            name,
-            created_unix_s,
-            tokenizer: tokenizer.clone(),
-            stop_token_ids: stop_token_ids.clone(),
-            config: config.clone(),
-            inspectable: Arc::new(Inspectable::new(tensors)),
-            run,
-            renderer: Arc::clone(&renderer),
-            metrics: Arc::default(),
-            adapters,
-            slots,
-            busy_slots: Arc::clone(&busy_slots),
-            queue: Arc::clone(&queue),
-            vocabulary: Arc::clone(&vocabulary),
+        let named = |Adapted { name, tensors, run }, adapters: Option<usize>| {
+            Arc::new(Self {
+                name,
+                created_unix_s,
+                tokenizer: tokenizer.clone(),
+                stop_token_ids: stop_token_ids.clone(),
+                config: config.clone(),
+                inspectable: Arc::new(Inspectable::new(tensors)),
+                run,
+                renderer: Arc::clone(&renderer),
+                metrics: Arc::default(),
+                adapters,
+                slots,
+                busy_slots: Arc::clone(&busy_slots),
+                queue: Arc::clone(&queue),
+                vocabulary: Arc::clone(&vocabulary),
+            })
         };
         let base = named(Adapted { name, tensors, run }, None);
         let adapted = adapted.into_iter().enumerate().map(|(i, adapted)| named(adapted, Some(i)));
         Ok(std::iter::once(base).chain(adapted).collect())
     }
 
-    /// The model as `/metrics` shows it.
-    pub(super) fn shown(&self) -> Shown<'_> {
-        let gauges = || Gauges {
-            n_waiting: self.queue.n_waiting(),
-            busy_slots: self.busy_slots.load(Ordering::Relaxed),
-            n_slots: self.slots.n,
-        };
-        Shown { name: &self.name, metrics: &self.metrics, gauges: self.adapters.is_none().then(gauges) }
+    /// The number of slots in use by all models of its thread.
+    pub(super) fn n_busy(&self) -> usize {
+        self.busy_slots.load(Ordering::Relaxed)
     }
 
     /// Its tokens as text, for guides; `None` if a token's text depends on its context.

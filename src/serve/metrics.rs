@@ -1,7 +1,11 @@
 //! Counters, in Prometheus's text format.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use super::loaded_model::LoadedModel;
 
 /// The counters of one model.
 #[derive(Debug, Default)]
@@ -56,31 +60,18 @@ impl Histogram {
     }
 }
 
-/// A model as shown by `/metrics`.
-#[derive(Debug)]
-pub(super) struct Shown<'a> {
-    pub(super) name: &'a str,
-    pub(super) metrics: &'a Metrics,
-    /// The gauges of its thread; `None` for adapters, whose base shows them.
-    pub(super) gauges: Option<Gauges>,
-}
-
-/// The state of a model's thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gauges {
-    /// The number of waiting sequences.
-    pub(super) n_waiting: usize,
-    /// The number of slots in use.
-    pub(super) busy_slots: usize,
-    /// The number of slots.
-    pub(super) n_slots: usize,
-}
-
-/// The value of a metric for a model.
-type Value<'a> = &'a dyn Fn(&Shown<'_>) -> Option<String>;
-
 /// The page `/metrics`: the models, and the number of responses by status.
-pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
+pub(super) fn page(models: &[Arc<LoadedModel>], responses: &BTreeMap<u16, u64>) -> String {
+    let counters: [(&str, &str, fn(&Metrics) -> &AtomicU64); 3] = [
+        ("prompt_tokens_total", "Tokens of prompts.", |it| &it.prompt_tokens),
+        ("prompt_tokens_shared_total", "Prompt tokens whose keys and values were cached.", |it| &it.cached_tokens),
+        ("written_tokens_total", "Tokens generated.", |it| &it.generated_tokens),
+    ];
+    let gauges: [(&str, &str, fn(&LoadedModel) -> usize); 3] = [
+        ("waiting_texts", "Sequences that wait for a slot.", |it| it.queue.n_waiting()),
+        ("busy_places", "Slots in use.", |it| it.n_busy()),
+        ("places", "All slots.", |it| it.slots.n),
+    ];
     let mut page = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, lines: Vec<(String, String)>| {
         page.extend([format!("# HELP tinderbox_{name} {help}\n# TYPE tinderbox_{name} {kind}\n")]);
@@ -88,22 +79,17 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     };
     let responses = responses.iter().map(|(status, n)| (format!("{{status=\"{status}\"}}"), n.to_string()));
     metric("responses_total", "counter", "Responses, by status.", responses.collect());
-    let gauge = |shown: &Shown<'_>, of: fn(Gauges) -> usize| shown.gauges.map(of).map(|n| n.to_string());
-    let of_models: [(&str, &str, &str, Value<'_>); 6] = [
-        ("prompt_tokens_total", "counter", "Tokens of prompts.", &|shown| Some(total(&shown.metrics.prompt_tokens))),
-        ("prompt_tokens_shared_total", "counter", "Prompt tokens whose keys and values were cached.", &|shown| {
-            Some(total(&shown.metrics.cached_tokens))
-        }),
-        ("written_tokens_total", "counter", "Tokens generated.", &|shown| Some(total(&shown.metrics.generated_tokens))),
-        ("waiting_texts", "gauge", "Sequences that wait for a slot.", &|shown| gauge(shown, |it| it.n_waiting)),
-        ("busy_places", "gauge", "Slots in use.", &|shown| gauge(shown, |it| it.busy_slots)),
-        ("places", "gauge", "All slots.", &|shown| gauge(shown, |it| it.n_slots)),
-    ];
-    for (name, kind, help, value) in of_models {
-        let line = |shown: &Shown<'_>| Some((format!("{{model={}}}", quoted(shown.name)), value(shown)?));
-        metric(name, kind, help, models.iter().filter_map(line).collect());
+    let label = |model: &LoadedModel| format!("{{model={}}}", quoted(&model.name));
+    for (name, help, counter) in counters {
+        let line = |model: &Arc<LoadedModel>| (label(model), total(counter(&model.metrics)));
+        metric(name, "counter", help, models.iter().map(line).collect());
     }
-    let times = models.iter().flat_map(|shown| shown.metrics.first_token.lines(&quoted(shown.name)));
+    // Adapters share the thread of their base.
+    let bases: Vec<&Arc<LoadedModel>> = models.iter().filter(|model| model.adapters.is_none()).collect();
+    for (name, help, gauge) in gauges {
+        metric(name, "gauge", help, bases.iter().map(|model| (label(model), gauge(model).to_string())).collect());
+    }
+    let times = models.iter().flat_map(|model| model.metrics.first_token.lines(&quoted(&model.name)));
     metric("first_token_seconds", "histogram", "Time from a request to its first token.", times.collect());
     page
 }
@@ -115,38 +101,4 @@ fn total(counter: &AtomicU64) -> String {
 /// The quoted value of a label.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn page_has_every_metric_with_its_type() {
-        let metrics = Metrics::default();
-        metrics.read(10, 4);
-        metrics.first_token(Duration::from_millis(3));
-        metrics.first_token(Duration::from_secs(100));
-        let gauges = Some(Gauges { n_waiting: 3, busy_slots: 1, n_slots: 16 });
-        let shown = Shown { name: "a \"b\"", metrics: &metrics, gauges };
-        let of_adapters = Shown { name: "adapters", metrics: &Metrics::default(), gauges: None };
-        let page = page(&[shown, of_adapters], &[(200, 7)]);
-        for line in [
-            "tinderbox_responses_total{status=\"200\"} 7",
-            "tinderbox_prompt_tokens_total{model=\"a \\\"b\\\"\"} 10",
-            "tinderbox_prompt_tokens_shared_total{model=\"a \\\"b\\\"\"} 4",
-            "tinderbox_waiting_texts{model=\"a \\\"b\\\"\"} 3",
-            "tinderbox_places{model=\"a \\\"b\\\"\"} 16",
-            "tinderbox_prompt_tokens_total{model=\"adapters\"} 0",
-            "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"0.002\"} 0",
-            "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"0.005\"} 1",
-            "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"+Inf\"} 2",
-            "tinderbox_first_token_seconds_sum{model=\"a \\\"b\\\"\"} 100.003",
-        ] {
-            assert!(page.lines().any(|found| found == line), "{line} in\n{page}");
-        }
-        assert!(!page.contains("places{model=\"adapters\"}"), "{page}");
-        let typed = page.lines().filter(|line| line.starts_with("# TYPE")).count();
-        assert_eq!((typed, page.lines().filter(|line| line.starts_with("# HELP")).count()), (8, 8));
-    }
 }

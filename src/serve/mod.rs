@@ -53,11 +53,10 @@ use tokio::sync::watch;
 pub use self::guard::{ApiKeys, is_origin};
 pub(crate) use self::ids::unix_s;
 pub use self::inspectable::{OpenTensors, TensorsError};
-use self::library::Library;
 pub use self::library::OpenModel;
 use self::loaded_model::LoadedModel;
 pub use self::loaded_model::{Adapted, Model};
-pub use self::renderer::{COMMAND as RENDER_CHATS, render_chats};
+pub use self::renderer::{COMMAND as RENDER_CHATS, RenderLimits, render_chats};
 pub use self::scheduler::Slots;
 use self::service::{Service, Shared};
 
@@ -79,6 +78,8 @@ pub struct Options {
     pub open: OpenModel,
     /// The `tinderbox` program, started as a separate process to render chat templates.
     pub program: PathBuf,
+    /// The limits of that process.
+    pub render: RenderLimits,
 }
 
 /// The reason why the server cannot start.
@@ -141,7 +142,6 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, slots, keys, origins, keep_alive, folder, open, program } = options;
         let adapted = models.iter().flat_map(|model| &model.adapted).map(|adapted| &*adapted.name);
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).chain(adapted).collect();
         names.sort_unstable();
@@ -150,15 +150,13 @@ impl Server {
         }
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let responder = Builder::new_multi_thread().worker_threads(1).thread_name("responder").enable_time().build()?;
-        let listener = runtime.block_on(async { listen::bind(address) });
-        let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
+        let listener = runtime.block_on(async { listen::bind(options.address) });
+        let listener = listener.map_err(|source| ServeError::Listen { address: options.address, source })?;
         let address = listener.local_addr()?;
-        let start = |model| LoadedModel::start(model, slots, &program);
-        let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
-        let models = models.into_iter().flatten().map(Arc::new).collect();
+        let models =
+            models.into_iter().map(|model| LoadedModel::start(model, &options)).collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
-        let library = Library::new(models, folder, open, slots, program);
-        let service = Service::new(library, keys, origins, keep_alive, stop.subscribe(), responder.handle().clone());
+        let service = Service::new(models.concat(), options, stop.subscribe(), responder.handle().clone());
         Ok(Self { runtime, responder, listener, address, service: Arc::new(service), stop })
     }
 

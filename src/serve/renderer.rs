@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
-use super::limits::{MAX_CHATS, MAX_TEXT, RENDER_MEMORY_MIB, RENDER_STACK, RENDER_TIME};
+use super::http::to_json;
+use super::limits::{MAX_CHATS, MAX_TEXT};
 use crate::format::cut_in_the_middle;
 use crate::measure::rss_mib;
-use crate::tokenizer::{ChatTemplate, ChatTemplateSource, Message, Tokenizer};
+use crate::tokenizer::{ChatTemplateSource, Message, Tokenizer};
 
 /// The argument with which the program calls [`render_chats`].
 pub const COMMAND: &str = "render-chats";
@@ -32,6 +33,23 @@ const MAX_ERROR: usize = 1000;
 
 /// How often the limits are checked while a template is rendered.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The limits within which a chat template is rendered.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct RenderLimits {
+    /// The time of a conversation.
+    pub time: Duration,
+    /// The memory of the process.
+    pub memory_mib: u32,
+    /// The stack in bytes.
+    pub stack: usize,
+}
+
+impl Default for RenderLimits {
+    fn default() -> Self {
+        Self { time: Duration::from_secs(2), memory_mib: 256, stack: 8 << 20 }
+    }
+}
 
 /// The reason why a conversation cannot be rendered.
 #[derive(Debug)]
@@ -61,27 +79,32 @@ pub(super) struct Conversation {
 #[derive(Debug)]
 pub(super) struct Renderer {
     program: PathBuf,
-    source: Option<ChatTemplateSource>,
+    /// `None` for a model without a template.
+    setup: Option<Setup>,
     process: Mutex<Option<Process>>,
     permits: Semaphore,
 }
 
+/// The first line that the process reads.
+#[derive(Debug, Serialize, Deserialize)]
+struct Setup {
+    source: ChatTemplateSource,
+    limits: RenderLimits,
+}
+
 impl Renderer {
     /// The renderer of a tokenizer's chat template, as a process of `program`.
-    pub(super) fn new(program: PathBuf, tokenizer: &Tokenizer) -> Self {
-        let (process, permits) = (Mutex::new(None), Semaphore::new(MAX_CHATS));
-        Self { program, source: ChatTemplateSource::from_tokenizer(tokenizer), process, permits }
+    pub(super) fn new(program: &Path, limits: RenderLimits, tokenizer: &Tokenizer) -> Self {
+        let setup = ChatTemplateSource::from_tokenizer(tokenizer).map(|source| Setup { source, limits });
+        Self { program: program.to_owned(), setup, process: Mutex::new(None), permits: Semaphore::new(MAX_CHATS) }
     }
 
     /// The prompt for a conversation; waits for earlier ones.
     pub(super) fn render(&self, conversation: &Conversation) -> Result<String, RenderError> {
-        let source = self.source.as_ref().ok_or(RenderError::NoTemplate)?;
+        let setup = self.setup.as_ref().ok_or(RenderError::NoTemplate)?;
         let _permit = self.permits.try_acquire().map_err(|_| RenderError::Busy)?;
         let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut process = match slot.take() {
-            Some(process) => process,
-            None => Process::start(&self.program, source)?,
-        };
+        let mut process = slot.take().map_or_else(|| Process::start(&self.program, setup), Ok)?;
         let rendered = process.ask(conversation).map_err(RenderError::Unusable)?;
         *slot = Some(process);
         rendered.map_err(RenderError::Refused)
@@ -93,10 +116,11 @@ impl Renderer {
 struct Process {
     child: Child,
     replies: BufReader<ChildStdout>,
+    limits: RenderLimits,
 }
 
 impl Process {
-    fn start(program: &Path, source: &ChatTemplateSource) -> Result<Self, RenderError> {
+    fn start(program: &Path, setup: &Setup) -> Result<Self, RenderError> {
         let mut command = Command::new(program);
         command.arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         #[cfg(unix)] // Ctrl-C must not end it: the server finishes requests in progress
@@ -105,14 +129,14 @@ impl Process {
             .spawn()
             .map_err(|error| RenderError::Unusable(format!("its process cannot be started: {error}")))?;
         let replies = BufReader::new(child.stdout.take().expect("standard input and output are piped"));
-        let mut process = Self { child, replies };
-        process.ask(source).and_then(|parsed| parsed).map_err(RenderError::Unusable)?;
+        let mut process = Self { child, replies, limits: setup.limits };
+        process.ask(setup).and_then(|parsed| parsed).map_err(RenderError::Unusable)?;
         Ok(process)
     }
 
     /// Sends a line; returns the reply, or the reason why the process ended.
-    fn ask(&mut self, request: &(impl Serialize + ?Sized)) -> Result<Result<String, String>, String> {
-        let line = serde_json::to_string(request).expect("a template and a conversation have a JSON form") + "\n";
+    fn ask(&mut self, request: &impl Serialize) -> Result<Result<String, String>, String> {
+        let line = to_json(request) + "\n";
         let mut reply = String::new();
         let sent = self.child.stdin.as_mut().expect("standard input and output are piped").write_all(line.as_bytes());
         let replied = sent.and_then(|()| self.replies.read_line(&mut reply));
@@ -125,8 +149,8 @@ impl Process {
         self.child.kill().ok(); // it may have ended already
         let code = self.child.wait().ok().and_then(|status| status.code());
         match code.and_then(|code| u8::try_from(code).ok()) {
-            Some(TOO_SLOW) => format!("it takes longer than {} s", RENDER_TIME.as_secs()),
-            Some(TOO_LARGE) => format!("it needs more than {RENDER_MEMORY_MIB} MiB of memory"),
+            Some(TOO_SLOW) => format!("it takes longer than {} s", self.limits.time.as_secs_f64()),
+            Some(TOO_LARGE) => format!("it needs more than {} MiB of memory", self.limits.memory_mib),
             _ => "it nests too deeply, or needs too much memory at once".to_owned(),
         }
     }
@@ -142,51 +166,49 @@ impl Drop for Process {
 /// exit code.
 #[must_use]
 pub fn render_chats() -> u8 {
+    let mut line = String::new();
+    let setup = io::stdin().read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());
+    let Some(Setup { source, limits }) = setup else { return 0 };
     let (sender, turns) = channel();
-    let renderer = thread::Builder::new().stack_size(RENDER_STACK);
-    match renderer.spawn(move || reply_to_lines(&sender)) {
-        Ok(_) => watch(&turns), // the thread ends with the process
+    let renderer = thread::Builder::new().stack_size(limits.stack);
+    match renderer.spawn(move || reply_to_lines(source, &sender)) {
+        Ok(_) => watch(&turns, limits), // the thread ends with the process
         Err(_) => TOO_LARGE,
     }
 }
 
-/// Replies to each line; sends to `turns` before and after each.
-fn reply_to_lines(turns: &Sender<()>) -> Option<()> {
-    let mut template = None;
+/// Parses the template and renders each line with it; sends to `turns` before and after each.
+fn reply_to_lines(source: ChatTemplateSource, turns: &Sender<()>) -> Option<()> {
+    let reply = |reply: Result<String, String>| {
+        let reply = reply.map_err(|error| cut_in_the_middle(&error, MAX_ERROR));
+        turns.send(()).ok()?;
+        io::stdout().lock().write_all((to_json(&reply) + "\n").as_bytes()).ok()
+    };
+    turns.send(()).ok()?;
+    let parsed = source.parse().map_err(|error| error.to_string());
+    reply(parsed.as_ref().map(|_| String::new()).map_err(String::clone))?;
+    let template = parsed.ok()?;
     for line in io::stdin().lock().lines() {
         let line = line.ok()?;
         turns.send(()).ok()?;
-        let reply = reply(&line, &mut template)?.map_err(|error| cut_in_the_middle(&error, MAX_ERROR));
-        let reply = serde_json::to_string(&reply).ok()? + "\n";
-        turns.send(()).ok()?;
-        io::stdout().lock().write_all(reply.as_bytes()).ok()?;
+        let Conversation { messages, add_generation_prompt, variables } = serde_json::from_str(&line).ok()?;
+        reply(match template.render_with(&messages, add_generation_prompt, &variables) {
+            Ok(text) if text.len() > MAX_TEXT => Err(format!("it makes more than {MAX_TEXT} bytes of them")),
+            rendered => rendered.map_err(|error| error.to_string()),
+        })?;
     }
     Some(())
 }
 
-/// The reply to a line; the first line is the template. `None` if [`Process`] did not send the line.
-fn reply(line: &str, template: &mut Option<ChatTemplate>) -> Option<Result<String, String>> {
-    let Some(template) = template else {
-        let source: ChatTemplateSource = serde_json::from_str(line).ok()?;
-        let parsed = source.parse().map(|parsed| *template = Some(parsed));
-        return Some(parsed.map(|()| String::new()).map_err(|error| error.to_string()));
-    };
-    let Conversation { messages, add_generation_prompt, variables } = serde_json::from_str(line).ok()?;
-    Some(match template.render_with(&messages, add_generation_prompt, &variables) {
-        Ok(text) if text.len() > MAX_TEXT => Err(format!("it makes more than {MAX_TEXT} bytes of them")),
-        rendered => rendered.map_err(|error| error.to_string()),
-    })
-}
-
 /// Waits until `turns` ends or a turn exceeds a limit; returns the exit code.
-fn watch(turns: &Receiver<()>) -> u8 {
+fn watch(turns: &Receiver<()>, limits: RenderLimits) -> u8 {
     while turns.recv().is_ok() {
         let since = Instant::now();
         while turns.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            if since.elapsed() > RENDER_TIME {
+            if since.elapsed() > limits.time {
                 return TOO_SLOW;
             }
-            if rss_mib().is_some_and(|rss| rss > RENDER_MEMORY_MIB) {
+            if rss_mib().is_some_and(|rss| rss > f64::from(limits.memory_mib)) {
                 return TOO_LARGE;
             }
         }

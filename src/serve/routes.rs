@@ -136,11 +136,11 @@ fn api() -> Described<Shared> {
 /// Rejects unauthorized requests, and counts the responses.
 async fn check(State(service): State<Shared>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let origin = guard::allowed_origin(headers, &service.origins);
+    let origin = guard::allowed_origin(headers, &service.options.origins);
     let is_open = request.uri().path() == "/health" || app::is_file(request.uri().path());
-    let let_in = guard::check_site(headers, service.keys.is_some(), origin.is_some());
+    let let_in = guard::check_site(headers, service.options.keys.is_some(), origin.is_some());
     let preflight = origin.as_ref().filter(|_| request.method() == Method::OPTIONS).map(|_| guard::preflight(headers));
-    let let_in = let_in.and_then(|()| match &service.keys {
+    let let_in = let_in.and_then(|()| match &service.options.keys {
         Some(keys) if !is_open && preflight.is_none() => guard::check_key(headers, keys),
         _ => Ok(()),
     });
@@ -153,7 +153,7 @@ async fn check(State(service): State<Shared>, request: Request, next: Next) -> R
         response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         response.headers_mut().insert(header::VARY, HeaderValue::from_static("Origin"));
     }
-    service.count(response.status());
+    *service.responses().entry(response.status().as_u16()).or_default() += 1;
     response
 }
 
@@ -191,9 +191,7 @@ fn health(service: &Service) -> Result<Response, ApiError> {
 }
 
 fn metrics_page(service: &Service) -> Response {
-    let models = service.library.loaded();
-    let models: Vec<_> = models.iter().map(|model| model.shown()).collect();
-    let page = metrics::page(&models, &service.responses());
+    let page = metrics::page(&service.library.loaded(), &service.responses());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
@@ -294,7 +292,7 @@ async fn generate(service: &Shared, request: Request, parse: Parse<GenerateReque
         return Ok(json_response(collected.unwrap_or_else(|_| Err(ApiError::bug()))?));
     }
     let (sender, chunks) = channel(1);
-    service.responder.spawn(completions.send(sender, service.keep_alive));
+    service.responder.spawn(completions.send(sender, service.options.keep_alive));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
 }

@@ -2,30 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
-use axum::http::StatusCode;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
+use super::Options;
 use super::error::ApiError;
-use super::guard::ApiKeys;
 use super::library::Library;
+use super::loaded_model::LoadedModel;
 
 /// The state that all connections share.
 pub(super) struct Service {
+    pub(super) options: Arc<Options>,
     pub(super) library: Library,
-    pub(super) keys: Option<ApiKeys>,
-    pub(super) origins: Vec<String>,
-    pub(super) keep_alive: Duration,
     pub(super) stopping: watch::Receiver<bool>,
     /// The thread that makes responses of completions.
     pub(super) responder: Handle,
-    /// Responses by status.
     responses: Mutex<BTreeMap<u16, u64>>,
-    n_in_flight: watch::Sender<usize>,
+    in_flight: watch::Sender<()>,
     /// Permits for [long work](Work::Long): one for each core.
     permits: Arc<Semaphore>,
 }
@@ -42,43 +38,37 @@ pub(super) enum Work {
 }
 
 /// A request in flight. A stopping server waits until it is dropped.
-#[derive(Debug)]
-pub(super) struct InFlight(watch::Sender<usize>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.send_modify(|n| *n -= 1);
-    }
-}
+pub(super) type InFlight = watch::Receiver<()>;
 
 impl Service {
     pub(super) fn new(
-        library: Library,
-        keys: Option<ApiKeys>,
-        origins: Vec<String>,
-        keep_alive: Duration,
+        models: Vec<Arc<LoadedModel>>,
+        options: Options,
         stopping: watch::Receiver<bool>,
         responder: Handle,
     ) -> Self {
-        let (responses, n_in_flight) = (Mutex::default(), watch::Sender::new(0));
-        let permits = Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get)));
-        Self { library, keys, origins, keep_alive, stopping, responder, responses, n_in_flight, permits }
+        let options = Arc::new(options);
+        Self {
+            options: options.clone(),
+            library: Library::new(models, options),
+            stopping,
+            responder,
+            responses: Mutex::default(),
+            in_flight: watch::Sender::new(()),
+            permits: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
+        }
     }
 
     /// Registers a request; rejects it if the server is stopping.
     pub(super) fn begin(&self) -> Result<InFlight, ApiError> {
-        if *self.stopping.borrow() {
-            return Err(ApiError::stopping());
-        }
-        self.n_in_flight.send_modify(|n| *n += 1);
-        Ok(InFlight(self.n_in_flight.clone()))
+        if *self.stopping.borrow() { Err(ApiError::stopping()) } else { Ok(self.in_flight.subscribe()) }
     }
 
     /// Waits until the server is stopping and no request is in flight.
     pub(super) async fn finished(&self) {
         let mut stopping = self.stopping.clone();
         if stopping.wait_for(|stopping| *stopping).await.is_ok() {
-            self.n_in_flight.subscribe().wait_for(|n| *n == 0).await.ok();
+            self.in_flight.closed().await;
         }
     }
 
@@ -100,15 +90,8 @@ impl Service {
         working.await.unwrap_or_else(|_| Err(ApiError::bug()))
     }
 
-    /// Counts a response.
-    pub(super) fn count(&self, status: StatusCode) {
-        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
-        *responses.entry(status.as_u16()).or_default() += 1;
-    }
-
     /// The numbers of responses by status.
-    pub(super) fn responses(&self) -> Vec<(u16, u64)> {
-        let responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
-        responses.iter().map(|(status, n)| (*status, *n)).collect()
+    pub(super) fn responses(&self) -> MutexGuard<'_, BTreeMap<u16, u64>> {
+        self.responses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
