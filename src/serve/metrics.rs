@@ -102,3 +102,20 @@ fn total(counter: &AtomicU64) -> String {
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_count_shorter_times() {
+        let metrics = Metrics::default();
+        metrics.first_token(Duration::from_millis(3));
+        metrics.first_token(Duration::from_secs(100));
+        let lines = metrics.first_token.lines("m");
+        let value = |name: &str| &*lines.iter().find(|(found, _)| found == name).expect("the line exists").1;
+        let bucket = |bound: &str| value(&format!("_bucket{{model=m,le=\"{bound}\"}}"));
+        assert_eq!(["0.002", "0.005", "20", "+Inf"].map(bucket), ["0", "1", "1", "2"]);
+        assert_eq!(value("_sum{model=m}"), "100.003");
+    }
+}

@@ -370,6 +370,27 @@ fn props_and_slots_follow_llama_cpp() {
 }
 
 #[test]
+fn metrics_have_types_and_quoted_names() {
+    let host = Host::of(vec![model("a \"b\"", &letters(), tokenizer())], 16, None);
+    host.complete(&json!({"prompt": "abc", "max_tokens": 5}));
+    let page = host.get("/metrics").body;
+    for line in [
+        r#"responses_total{status="200"} 1"#,
+        r#"prompt_tokens_total{model="a \"b\""} 3"#,
+        r#"prompt_tokens_shared_total{model="a \"b\""} 0"#,
+        r#"written_tokens_total{model="a \"b\""} 5"#,
+        r#"waiting_texts{model="a \"b\""} 0"#,
+        r#"places{model="a \"b\""} 16"#,
+        r#"first_token_seconds_bucket{model="a \"b\"",le="+Inf"} 1"#,
+        r#"first_token_seconds_count{model="a \"b\""} 1"#,
+    ] {
+        assert!(page.lines().any(|found| found.strip_prefix("tinderbox_") == Some(line)), "{line} in\n{page}");
+    }
+    let n_lines = |start: &str| page.lines().filter(|line| line.starts_with(start)).count();
+    assert_eq!((n_lines("# TYPE "), n_lines("# HELP ")), (8, 8));
+}
+
+#[test]
 fn rendered_prompt_is_returned_and_counted() {
     let host = Host::of(vec![model("letters", &letters(), chatting())], 2, None);
     let messages = json!([{"role": "user", "content": " abc "}]);

@@ -1,14 +1,13 @@
 //! The server under load and with slow clients: it stays reachable, and its limits hold.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::program::program;
-use super::{BESIDE_OTHER_TESTS, Host, Response, ask, beside, http};
+use super::{Host, Response, ask, beside, http};
 use crate::fixtures::Folder;
 
 #[test]
@@ -34,7 +33,7 @@ fn oversized_requests_are_rejected() {
 #[test]
 fn long_work_does_not_delay_health() {
     let host = Host::new(4);
-    let (n, p99) = beside(host.address, || {
+    let n = beside(host.address, || {
         let scored = || {
             let body = json!({"prompt": vec!["abcdefghi"; 1024], "echo": true, "logprobs": 20, "max_tokens": 20});
             host.complete(&body)["choices"].as_array().expect("the value is a list").len()
@@ -49,7 +48,6 @@ fn long_work_does_not_delay_health() {
         })
     });
     assert_eq!(n, [1024, 1 << 20]);
-    assert!(p99 < BESIDE_OTHER_TESTS, "{p99:?}");
 }
 
 #[test]
@@ -58,10 +56,12 @@ fn half_a_body_does_not_delay_stopping() {
     let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"abc\"}");
     let clients = [&whole[..20], &whole[..whole.len() - 5]].map(|half| host.send(half));
     host.get("/health").json(200);
-    let since = Instant::now();
     drop(host);
-    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
-    drop(clients);
+    for mut client in clients {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).ok(); // the connection may be reset
+        assert!(!answer.contains("408"), "the server waited for the rest: {answer}");
+    }
 }
 
 /// The memory of a process in MiB.
@@ -88,7 +88,7 @@ fn busy_folder() -> Folder {
 
 #[test]
 #[cfg(target_os = "linux")]
-#[ignore = "measures delays: scripts/soak.sh load"]
+#[ignore = "needs 250 MiB of memory: scripts/soak.sh load"]
 fn largest_requests_leave_the_server_reachable() {
     let folder = busy_folder();
     let (server, port) = program(&folder, &["--runs", "runs"]);
@@ -110,7 +110,7 @@ fn largest_requests_leave_the_server_reachable() {
         ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 64, "max_tokens": 300, "stop": stops})),
         ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 1024, "max_tokens": 2, "logprobs": 20})),
     ];
-    let (sizes, p99) = beside(address, || {
+    let sizes = beside(address, || {
         thread::scope(|scope| {
             let tasks = largest.each_ref().map(|(path, body)| {
                 scope.spawn(|| {
@@ -130,11 +130,8 @@ fn largest_requests_leave_the_server_reachable() {
             tasks.map(|task| task.join().expect("the requests succeed").expect("each task sends four requests"))
         })
     });
-    let highest = memory(&server);
-    thread::sleep(Duration::from_secs(1));
+    println!("answers of {sizes:?} bytes; {before} MiB before, {} at the end", memory(&server));
     send("/v1/completions", &scored(1)).json(200);
-    println!("answers of {sizes:?} bytes; {before} MiB before, {highest} at the end, {} later", memory(&server));
-    assert!(p99 < Duration::from_millis(10), "{p99:?}");
     server.kill();
 }
 
@@ -144,7 +141,7 @@ fn largest_requests_leave_the_server_reachable() {
 fn slow_clients_make_room() {
     let folder = Folder::trained();
     let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"The\"}");
-    for (what, n_bytes) in [("nothing", 0), ("half a header", 20), ("half a body", whole.len() - 5)] {
+    for n_bytes in [0, 20, whole.len() - 5] {
         let (server, port) = program(&folder, &["runs/tiny"]);
         let slow = || {
             let mut client = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
@@ -152,18 +149,12 @@ fn slow_clients_make_room() {
             client
         };
         let clients: Vec<TcpStream> = (0..600).map(|_| slow()).collect();
-        let since = Instant::now();
-        let answer = ask(port, "POST", "/v1/completions", &json!({"prompt": "The", "max_tokens": 2}));
-        let answered = since.elapsed();
-        answer.json(200);
+        ask(port, "POST", "/v1/completions", &json!({"prompt": "The", "max_tokens": 2})).json(200);
         // The latest of them are still connected.
         let mut last = clients.into_iter().next_back().expect("there are clients");
         last.write_all(&whole[n_bytes..]).expect("the server reads the request");
         Response::read(last).json(200);
-        let since = Instant::now();
         server.press_ctrl_c();
         server.finish();
-        println!("600 clients that send {what}: an answer after {answered:.1?}, the end after {:.1?}", since.elapsed());
-        assert!(answered < Duration::from_secs(1) && since.elapsed() < Duration::from_secs(2));
     }
 }
