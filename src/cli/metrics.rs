@@ -93,7 +93,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::terminal::runs::tests::log_row;
+    use crate::view::terminal::runs::log_row;
 
     #[test]
     fn csv_leaves_missing_cells_empty() {

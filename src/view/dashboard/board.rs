@@ -16,14 +16,14 @@ const MOST_SAMPLES: usize = 20;
 /// The most points of a curve, more than a chart can resolve.
 const MOST_POINTS: usize = 1024;
 
-/// The name and unit of each metric, in display order, and its value in a log interval. A bare number has no unit.
+/// The name of each metric, in display order, its unit in parentheses, and its value in a log interval.
 type Metric = (&'static str, &'static str, fn(&Logged) -> Option<f64>);
-const METRICS: [Metric; 5] = [
-    ("loss", "nats/token", |logged| Some(logged.train_loss)),
+pub(super) const METRICS: [Metric; 5] = [
+    ("loss", " (nats/token)", |logged| Some(logged.train_loss)),
     ("learning rate", "", |logged| Some(logged.learning_rate)),
-    ("speed", "tokens/s", |logged| Some(logged.tokens_per_s)),
+    ("speed", " (tokens/s)", |logged| Some(logged.tokens_per_s)),
     ("gradient norm", "", |logged| Some(logged.gradient_norm.into())),
-    ("peak memory", "MiB", |_| peak_rss_mib()),
+    ("peak memory", " (MiB)", |_| peak_rss_mib()),
 ];
 /// The index of the only metric that is measured on the validation split, too.
 const LOSS: usize = 0;
@@ -39,7 +39,7 @@ pub(crate) enum Activity {
     EvaluatingFully,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Board {
     /// The run and its device, as the title.
     pub(crate) title: String,
@@ -52,8 +52,8 @@ pub(crate) struct Board {
     eval_interval: usize,
     /// The number of evaluations made so far.
     pub(crate) evaluations: usize,
-    /// The metrics, in display order.
-    pub(crate) metrics: Vec<History>,
+    /// The values of [`METRICS`].
+    pub(crate) metrics: [History; METRICS.len()],
     /// The index of the metric on the chart.
     pub(crate) selected: usize,
     pub(crate) lines: VecDeque<LogLine>,
@@ -79,11 +79,8 @@ pub(crate) struct StepSample {
 }
 
 /// One metric over time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    pub(crate) name: &'static str,
-    /// The unit, or an empty string for a bare number.
-    pub(crate) unit: &'static str,
     pub(crate) train: Curve,
     pub(crate) val: Curve,
 }
@@ -98,26 +95,6 @@ pub(crate) struct Curve {
 impl Default for Curve {
     fn default() -> Self {
         Self { latest: None, points: Thinned::new(MOST_POINTS, mean) }
-    }
-}
-
-impl Default for Board {
-    fn default() -> Self {
-        let history = |(name, unit, _)| History { name, unit, train: Curve::default(), val: Curve::default() };
-        Self {
-            title: String::new(),
-            activity: Activity::default(),
-            first_step: 0,
-            step: 0,
-            max_steps: 0,
-            eval_interval: 0,
-            evaluations: 0,
-            metrics: METRICS.map(history).to_vec(),
-            selected: 0,
-            lines: VecDeque::new(),
-            samples: VecDeque::new(),
-            load: None,
-        }
     }
 }
 
@@ -179,7 +156,7 @@ impl Board {
     /// Moves the selection down by `n` metrics, cyclically.
     pub(crate) fn select(&mut self, n: isize) {
         let to = self.selected.cast_signed() + n;
-        self.selected = to.rem_euclid(self.metrics.len().cast_signed()).cast_unsigned();
+        self.selected = to.rem_euclid(METRICS.len().cast_signed()).cast_unsigned();
     }
 }
 

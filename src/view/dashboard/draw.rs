@@ -9,7 +9,7 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, GraphType, LineGauge, Paragraph, Row, Table};
 
-use super::board::{Activity, Board, Curve, History, StepSample};
+use super::board::{Activity, Board, Curve, METRICS, StepSample};
 use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
 use crate::view::svg::plot::round_marks;
@@ -148,7 +148,7 @@ fn gauge(label: String, share: f64) -> LineGauge<'static> {
 
 /// Draws the selected metric and those around it, in two rows of two charts.
 fn draw_charts(frame: &mut Frame, area: Rect, board: &Board) {
-    let first = board.selected.saturating_sub(3).min(board.metrics.len().saturating_sub(4));
+    let first = board.selected.saturating_sub(3).min(METRICS.len() - 4);
     let halves = [Constraint::Fill(1), Constraint::Fill(1)];
     let rows: [Rect; 2] = Layout::vertical(halves).areas(area);
     for (row, area) in rows.into_iter().enumerate() {
@@ -179,8 +179,9 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
             true => ("▸ ", Modifier::BOLD),
             false => ("  ", Modifier::empty()),
         };
-        let name = if is_narrow { metric.name.to_owned() } else { title(metric) };
-        Row::new([Cell::from(format!("{mark}{name}")), value(&metric.train), value(&metric.val)]).style(style)
+        let (name, unit, _) = METRICS[i];
+        let unit = if is_narrow { "" } else { unit };
+        Row::new([Cell::from(format!("{mark}{name}{unit}")), value(&metric.train), value(&metric.val)]).style(style)
     });
     // This header is also the legend of the charts.
     let split = |mark: &'static str, color: Color, name: &'static str| {
@@ -195,11 +196,8 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
 }
 
 fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
-    let Some(metric) = board.metrics.get(index) else {
-        frame.render_widget(Block::bordered(), area);
-        return;
-    };
-    let name = Span::raw(format!(" {} ", title(metric)));
+    let (metric, (name, unit, _)) = (&board.metrics[index], METRICS[index]);
+    let name = Span::raw(format!(" {name}{unit} "));
     let block = Block::bordered().title(if index == board.selected { name.bold() } else { name });
     let points = || metric.train.points.iter().chain(metric.val.points.iter());
     let y = || points().map(|point| point.1);
@@ -272,14 +270,6 @@ fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
     frame.render_widget(Line::from(words).style(style), area);
 }
 
-/// The title of a chart, such as `loss (nats/token)`.
-fn title(metric: &History) -> String {
-    match metric.unit {
-        "" => metric.name.to_owned(),
-        unit => format!("{} ({unit})", metric.name),
-    }
-}
-
 /// The estimated number of seconds to the last step, at the average pace so far including evaluations.
 fn time_left(board: &Board, elapsed: Duration) -> Option<f64> {
     let made = board.step.saturating_sub(board.first_step);
@@ -341,7 +331,7 @@ mod tests {
                 board.observe(&Event::Evaluated(&Evaluation { step: 250, val_loss: 1.25, ..Evaluation::default() }));
             }
         }
-        board.metrics.pop(); // the peak memory differs from machine to machine
+        board.metrics[4] = board.metrics[3].clone(); // the peak memory differs from machine to machine
         board.note("step   250/2,000  estimates: train loss 1.2000, val loss 1.2500 (best so far)");
         board.sampled("The cat\tsat", "sample:\n    | The cat\tsat");
         board.load = Some(Load { cpu: 0.935, memory: Machine { total: 16 << 30, available: 12 << 30 } });
@@ -363,7 +353,7 @@ mod tests {
         │  learning rate       3.00e-4             ││3│⢸                               │
         │  speed (tokens/s)     18,450             ││ │⢸                               │
         │  gradient norm        0.5000             ││2│⢸                               │
-        │                                          ││ │⠘⡄                              │
+        │  peak memory (MiB)    0.5000             ││ │⠘⡄                              │
         │                                          ││1│ ⠘⠒⠦•                           │
         │                                          ││ └────────────────────────────────│
         │                                          ││ 0                           2,000│
@@ -382,7 +372,6 @@ mod tests {
     #[test]
     fn wide_window_shows_four_charts_and_samples() {
         let mut board = running();
-        board.metrics.extend(Board::default().metrics.pop());
         let picture = picture(&board, 150, 40, false);
         for title in ["loss (nats/token)", "learning rate", "speed (tokens/s)", "gradient norm", "samples", "log"] {
             assert_eq!(picture.matches(&format!("┌ {title} ─")).count(), 1, "{title}:\n{picture}");

@@ -111,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::terminal::runs::tests::{bare, log_row};
+    use crate::view::terminal::runs::log_row;
 
     fn curves(rows: &[serde_json::Value]) -> Curves {
         Curves { rows: rows.iter().cloned().map(log_row).collect(), ..Curves::default() }
@@ -123,7 +123,7 @@ mod tests {
             val_loss: best.map(|best| best.1),
             is_estimate,
             best_step: best.map(|best| best.0),
-            ..bare("runs/mine")
+            ..RunInfo::default()
         }
     }
 

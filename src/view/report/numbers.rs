@@ -150,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::terminal::runs::tests::log_row;
+    use crate::view::terminal::runs::log_row;
 
     #[test]
     fn last_weights_have_last_evaluation() {

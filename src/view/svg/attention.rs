@@ -41,11 +41,11 @@ pub fn attention_svg(prompts: &[PromptAttention], about: &str) -> String {
 fn drawing(PromptAttention { prompt, recording, selection, .. }: &PromptAttention) -> Drawing {
     let is_single = selection.single().is_some();
     let cell = if is_single { LARGE_CELL } else { SMALL_CELL };
-    let size = (cell * 0.85).min(SIZE);
+    let font = (cell * 0.85).min(SIZE);
     let longest = prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(1);
     // Names of one character need not be rotated.
     let (angle, anchor) = if longest <= 1 { (0, Anchor::Middle) } else { (-90, Anchor::Start) };
-    let room = ADVANCE / SIZE * size * (longest as f64 + 1.0);
+    let room = ADVANCE / SIZE * font * (longest as f64 + 1.0);
     // The rows of a single head are also numbered.
     let left = room + if is_single { 4.0 * ADVANCE } else { 0.0 };
     let above = if longest <= 1 { cell * 1.2 } else { room };
@@ -58,18 +58,18 @@ fn drawing(PromptAttention { prompt, recording, selection, .. }: &PromptAttentio
             let x = left + index as f64 * (side + GAP);
             svg += &svg::text("m", [x, y], Some(SIZE), Anchor::Start, &format!("layer {layer} head {head}"));
             for (at, piece) in prompt.pieces.iter().enumerate() {
-                let middle = (at as f64 + 0.5) * cell + size * 0.35;
+                let middle = (at as f64 + 0.5) * cell + font * 0.35;
                 if layer == selection.layers.start {
-                    let across = x + middle - if longest <= 1 { size * 0.35 } else { 0.0 };
+                    let across = x + middle - if longest <= 1 { font * 0.35 } else { 0.0 };
                     let place = format!("translate({across:.1} {:.1}) rotate({angle})", top - 4.0);
-                    let name = svg::text("i", [0.0, 0.0], Some(size), anchor, piece);
+                    let name = svg::text("i", [0.0, 0.0], Some(font), anchor, piece);
                     svg += &format!("<g transform=\"{place}\">{name}</g>\n");
                 }
                 if index == 0 {
-                    svg += &svg::text("i", [left - size * 0.4, top + middle], Some(size), Anchor::End, piece);
+                    svg += &svg::text("i", [left - font * 0.4, top + middle], Some(font), Anchor::End, piece);
                 }
                 if is_single {
-                    svg += &svg::text("m", [0.0, top + middle], Some(size), Anchor::Start, &at.to_string());
+                    svg += &svg::text("m", [0.0, top + middle], Some(font), Anchor::Start, &at.to_string());
                 }
             }
             svg += &map(recording.map(layer, head), prompt.len(), [x, top], side);

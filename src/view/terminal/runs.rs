@@ -178,10 +178,15 @@ pub fn gradient_norms_table(curves: &Curves, n_columns: usize) -> String {
     curve_table("GRADIENT NORM OF", &layers, n_columns)
 }
 
+/// A row of a log for tests.
 #[cfg(test)]
-pub(crate) mod tests {
-    use insta::assert_snapshot;
+pub(crate) fn log_row(value: Value) -> LogRow {
+    value.as_object().expect("a row is an object").clone().into_iter().collect()
+}
 
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
     use serde_json::json;
 
     use super::*;
@@ -197,32 +202,17 @@ pub(crate) mod tests {
             train_s: Some(139.2),
             wall_s: Some(150.0),
             val_loss: Some(1.027_71),
-            is_estimate: false,
             val_bits_per_byte: Some(1.482_71),
             best_step: Some(1600),
             device: Some("flex".to_owned()),
             began_unix_s: Some(1000.0),
-            started_from: None,
-            notes: Vec::new(),
+            ..RunInfo::default()
         }
     }
 
     /// A run with hardly anything known.
-    pub(crate) fn bare(run: &str) -> RunInfo {
-        RunInfo {
-            status: Status::Stopped,
-            step: 250,
-            parameters: None,
-            tokens: None,
-            train_s: None,
-            wall_s: None,
-            val_loss: None,
-            val_bits_per_byte: None,
-            best_step: None,
-            device: None,
-            began_unix_s: None,
-            ..done(run)
-        }
+    fn bare(run: &str) -> RunInfo {
+        RunInfo { run: run.into(), step: 250, max_steps: Some(1600), ..RunInfo::default() }
     }
 
     #[test]
@@ -299,10 +289,6 @@ pub(crate) mod tests {
         let text = runs_side_by_side(&["a", "b"].map(done), &[difference], 0.0, 100);
         assert!(text.lines().all(|line| width(line) <= 100), "{text}");
         assert!(text.contains("key  1\n") && text.contains("2 min 19 s"), "{text}");
-    }
-
-    pub(crate) fn log_row(value: Value) -> LogRow {
-        value.as_object().unwrap().clone().into_iter().collect()
     }
 
     #[test]

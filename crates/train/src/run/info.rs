@@ -11,7 +11,7 @@ use super::{Checkpoint, RunDir, RunError, TrainState};
 use crate::config::Config;
 
 /// Whether a run is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// It made all of its steps, or stopped early.
@@ -19,13 +19,14 @@ pub enum Status {
     /// A process is training it.
     Running,
     /// It ended before its last step; `--resume` continues it if there is a checkpoint.
+    #[default]
     Stopped,
     /// Its model was imported from another project, and was not trained here.
     Imported,
 }
 
 /// A summary of a run. A value is `None` if the run did not get that far, or an older version did not log it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct RunInfo {
     /// The run directory.
     pub run: PathBuf,
