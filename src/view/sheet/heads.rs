@@ -53,9 +53,9 @@ fn scores(heads: &ScoredHeads) -> Grid {
         scores.iter().enumerate().map(move |(head, scores)| (format!("{layer}.{head} {}", scores.kind()), scores))
     });
     let rows: Vec<(String, &HeadScores)> = named.chain([("even".to_owned(), &heads.even)]).collect();
-    let names = rows.iter().map(|(name, _)| name.clone()).collect();
+    let labels = rows.iter().map(|(name, _)| name.clone()).collect();
     let columns = SCORES.iter().map(|(_, title)| title.trim_end_matches(" token").to_owned()).collect();
-    Grid::new(names, columns, ColumnKind::Named, ColorScale::Fraction, |row, column| {
+    Grid::new(labels, columns, ColumnKind::Named, ColorScale::Fraction, |row, column| {
         let ((name, scores), (key, title)) = (&rows[row], SCORES[column]);
         let value = score(scores, key)?;
         Some(Cell::new(value, format!("{value:.2}"), format!("{title} of {name}: {value:.4}")))
