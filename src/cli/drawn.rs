@@ -16,8 +16,8 @@ use crate::view::{self, Palette, Sheet};
 
 /// The output format.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DrawnFormat {
-    /// Tables
+pub(super) enum DrawnFormat {
+    /// Tables and maps
     Text,
     /// All numbers, exact
     Json,
@@ -32,7 +32,7 @@ enum DrawnFormat {
 pub(super) struct DrawnOutput {
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = DrawnFormat::Text)]
-    format: DrawnFormat,
+    pub format: DrawnFormat,
     #[command(flatten)]
     pub file: File,
 }

@@ -110,22 +110,3 @@ fn invalid_numbers_get_plain_errors() {
     }
     assert!(n_checked > 60, "{n_checked} options");
 }
-
-#[test]
-fn check_finds_missing_help() {
-    let command = || Command::new("x").about("Does x").after_help("  tinderbox x");
-    let found = |arg: Arg| problems_of_all(command().arg(arg));
-    let option = |help: &'static str| Arg::new("o").long("o").value_name("N").help(help);
-    assert_eq!(found(Arg::new("o").long("o")).len(), 1);
-    assert_eq!(found(option("How many")).len(), 2);
-    assert_eq!(found(option("How many tokens")).len(), 1);
-    assert_eq!(found(option("How many [default: 1]")).len(), 1);
-    assert_eq!(found(option("How many [default: train.sample_tokens]")).len(), 1);
-    assert_eq!(found(option("How many tokens [default: 1]")), [""; 0]);
-    assert_eq!(found(option("How many tokens").default_value("1")), [""; 0]);
-    assert_eq!(found(option("How many tokens").required(true)), [""; 0]);
-    let repeated = option("Some text; may be repeated").value_name("TEXT");
-    assert_eq!(found(repeated.action(ArgAction::Append)), [""; 0]);
-    let nameless = Command::new("x").subcommand(Command::new("y"));
-    assert_eq!(problems_of_all(nameless).len(), 4);
-}

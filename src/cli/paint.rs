@@ -120,16 +120,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_colours_label_hint_and_best() {
-        assert_eq!(
-            message("error: no run\n  hint: train"),
-            "\u{1b}[1m\u{1b}[31merror:\u{1b}[0m no run\n  \u{1b}[36mhint:\u{1b}[0m train"
-        );
-        assert_eq!(message("saved `a` (best)"), "saved `a` \u{1b}[1m\u{1b}[32m(best)\u{1b}[0m");
-        assert_eq!(message("step 1/2  loss 3"), "step 1/2  loss 3");
-    }
-
-    #[test]
     fn message_dims_only_the_margin_of_samples() {
         assert_eq!(message("sample:\n    | error: a (best)"), "sample:\n\u{1b}[2m    |\u{1b}[0m error: a (best)");
     }

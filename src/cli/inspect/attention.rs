@@ -1,10 +1,8 @@
 //! `tinderbox inspect attention`: shows the attention weights of prompts.
 
-use clap::ValueEnum;
-
 use super::prompts::{Prompts, about};
 use crate::cli::args::Subject;
-use crate::cli::drawn::{File, TextStyle, json_of};
+use crate::cli::drawn::{DrawnFormat, DrawnOutput, TextStyle, json_of};
 use crate::cli::numbers::count;
 use crate::cli::print::note;
 use crate::config::ModelConfig;
@@ -30,25 +28,10 @@ pub(super) struct Args {
     /// Only this head, counted from 0 [default: all]
     #[arg(long, value_name = "H", value_parser = count)]
     head: Option<usize>,
-    /// Output format
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    format: Format,
     #[command(flatten)]
     style: TextStyle,
     #[command(flatten)]
-    output: File,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// A map in characters or colours; for one head, with its tokens and those that each attends to most
-    Text,
-    /// {"tokens": [T], "weights": [L][H][T][T]}, exact; for several prompts an array of these
-    Json,
-    /// A picture
-    Svg,
-    /// A page to explore in a browser: the attention of every layer and head, with queries, keys and effects
-    Html,
+    output: DrawnOutput,
 }
 
 /// Pages of this many MiB take seconds to open.
@@ -56,27 +39,28 @@ const LARGE_MIB: usize = 128;
 
 /// Runs the model on each prompt and draws its attention weights.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.check()?;
+    let file = &args.output.file;
+    file.check()?;
     let opened = args.subject.open()?;
     let selection = HeadSelection::new(args.layer, args.head, &opened.config.model)?;
     let prompts = args.prompts.read(&opened)?;
     let read = || -> Result<Vec<PromptAttention>, InspectError> {
         prompts.iter().map(|prompt| PromptAttention::new(&opened.model, prompt, &selection, &[])).collect()
     };
-    match args.format {
-        Format::Text => {
-            let palette = args.style.colors.palette(args.output.is_given());
+    match args.output.format {
+        DrawnFormat::Text => {
+            let palette = args.style.colors.palette(file.is_given());
             let n_columns = args.style.n_columns();
             let text = |attention: &_| view::attention_text(attention, palette, n_columns);
-            args.output.write_styled(&read()?.iter().map(text).collect::<Vec<_>>().join("\n"))
+            file.write_styled(&read()?.iter().map(text).collect::<Vec<_>>().join("\n"))
         }
-        Format::Json => args.output.write(&json_of(read()?.iter().map(view::attention_json).collect())),
-        Format::Svg => args.output.write(&view::attention_svg(&read()?, &about(&opened))),
-        Format::Html => {
+        DrawnFormat::Json => file.write(&json_of(read()?.iter().map(view::attention_json).collect())),
+        DrawnFormat::Svg => file.write(&view::attention_svg(&read()?, &about(&opened))),
+        DrawnFormat::Html => {
             check_size(&opened.config.model, &prompts, &selection)?;
             let Trained { model, tokenizer, .. } = &opened;
             let details = prompts.iter().map(|prompt| PromptDetails::new(model, tokenizer, prompt, &selection));
-            args.output.write(&view::attention_html(&details.collect::<Result<Vec<_>, _>>()?, &about(&opened)))
+            file.write(&view::attention_html(&details.collect::<Result<Vec<_>, _>>()?, &about(&opened)))
         }
     }
 }

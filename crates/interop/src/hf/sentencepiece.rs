@@ -282,19 +282,6 @@ mod tests {
     }
 
     #[test]
-    fn special_tokens_come_from_file() {
-        for (name, bos, eos) in [
-            ("bpe.model", "<s>", "</s>"),
-            ("bpe_without_prefix.model", "<bos>", "<eos>"),
-            ("unigram.model", "<s>", "</s>"),
-        ] {
-            let converted = read_files(&[(FILE, &fixture(name))], &json!({})).expect("the file is complete");
-            let expected = [("bos_token", json!(bos)), ("eos_token", json!(eos)), ("add_bos_token", json!(true))];
-            assert_eq!(converted.config, expected, "{name}");
-        }
-    }
-
-    #[test]
     fn tokens_of_folder_are_added() {
         let file = fixture("bpe.model");
         let older = br#"{"<|im_start|>": 520, "<x>": 521}"#;
