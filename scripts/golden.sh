@@ -318,7 +318,7 @@ group_init() {
     for name in quickstart shakespeare shakespeare-gpu stories gpt2; do shot "init/$name" init --preset "$name"; done
     shot init/output init --preset gpt2 --output my.toml
     shot init/there init --preset gpt2 --output my.toml
-    shot cache/size cache size --cache-dir none
+    shot cache/list cache --cache-dir none
     shot cache/clear.json cache clear --cache-dir none --json
 }
 

@@ -8,7 +8,6 @@
 #   kills          a run is killed 200 times while it saves
 #   together       two exports to one place and two imports into one run at once, 200 rounds each
 #   plans          2,000 configs with extreme values are planned, each in less than a second
-#   sweep          a sweep is killed 20 times, and ends like an uninterrupted one
 #   disks          disks of 60 sizes fill up
 #   permissions    files and folders become unreadable or read-only
 #   power_loss     the power fails after each change of a file
@@ -34,7 +33,6 @@ run() {
     kills) tests --ignored two_hundred_kills_keep_saved_checkpoints ;;
     together) tests --ignored two_hundred_concurrent_exports ;;
     plans) tests --ignored two_thousand_random_configs ;;
-    sweep) tests --ignored sweep_survives_twenty_kills ;;
     disks) tests --ignored full_disk_of_any_size ;;
     permissions) tests --ignored lost_permissions_keep ;;
     power_loss) tests --ignored power_loss:: ;;
@@ -46,7 +44,7 @@ run() {
     esac
 }
 
-all=(fuzz kills together plans sweep disks permissions power_loss interrupts templates load endurance endurance_gpu)
+all=(fuzz kills together plans disks permissions power_loss interrupts templates load endurance endurance_gpu)
 (($#)) || set -- "${all[@]}"
 for part in "$@"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }
