@@ -186,19 +186,10 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
         let left = pack(&polynomial, Role::Left);
         if !is_last {
             // x becomes p x, so `G = x x^T` is multiplied by the polynomial p from both sides.
-            store_symmetric(
-                StoreMode::AlphaBeta { alpha: 1.0, beta: a },
-                &mut gram,
-                RowMajor(left.left()),
-                old.right(),
-            );
+            let mode = StoreMode::AlphaBeta { alpha: 1.0, beta: a };
+            store_symmetric(mode, &mut gram, RowMajor(left.left()), old.right());
             let once = pack(&gram, Role::Right);
-            store_symmetric(
-                StoreMode::AlphaBeta { alpha: 1.0, beta: a },
-                &mut gram,
-                RowMajor(left.left()),
-                once.right(),
-            );
+            store_symmetric(mode, &mut gram, RowMajor(left.left()), once.right());
         }
         if i == 0 {
             product = polynomial;

@@ -19,8 +19,7 @@ use crate::tasks::{CHUNK, each};
 #[must_use]
 pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tensor<1>>, epsilon: f64) -> Tensor<D> {
     if flex::is_for(&x) {
-        let norm = Norm { centred: true, epsilon: in_f32(epsilon) };
-        return fused_norm(x, weight, bias, norm);
+        return fused_norm(x, weight, bias, Norm { centred: true, epsilon: in_f32(epsilon) });
     }
     module::layer_norm(x, weight, bias, epsilon)
 }
@@ -34,8 +33,7 @@ pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<
 #[must_use]
 pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     if flex::is_for(&x) {
-        let norm = Norm { centred: false, epsilon: in_f32(epsilon) };
-        return fused_norm(x, weight, None, norm);
+        return fused_norm(x, weight, None, Norm { centred: false, epsilon: in_f32(epsilon) });
     }
     composed_rms_norm(x, weight, epsilon)
 }

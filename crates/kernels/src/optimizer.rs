@@ -175,24 +175,17 @@ pub fn descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: 
     if !flex::is_for(&weights) {
         return composed_descend(weights, direction, step_size, decay);
     }
-    // In place, unless the weights are shared.
-    let direction = primitive(direction).to_contiguous();
-    let direction = values(&direction);
-    let mut weights = primitive(weights);
-    let scalars = values_mut(&mut weights);
-    assert_eq!(scalars.len(), direction.len(), "all tensors have the same length");
     let [kept, step_size] = [1.0 - decay, step_size].map(in_f32);
-    each(
-        direction.len(),
-        scalars.chunks_mut(CHUNK).zip(direction.chunks(CHUNK)),
+    in_place(
+        weights,
+        direction,
         #[inline(always)]
         move |(weights, direction)| {
             for (weight, direction) in weights.iter_mut().zip(direction) {
                 *weight = *weight * kept - direction * step_size;
             }
         },
-    );
-    Tensor::from_primitive::<Flex>(weights)
+    )
 }
 
 /// [`descend`] composed of burn's operations.
@@ -209,24 +202,28 @@ pub fn lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     if !flex::is_for(&mean) {
         return composed_lerp(mean, x, share);
     }
-    // In place, unless the mean is shared.
-    let x = primitive(x).to_contiguous();
-    let x = values(&x);
-    let mut mean = primitive(mean);
-    let scalars = values_mut(&mut mean);
-    assert_eq!(scalars.len(), x.len(), "all tensors have the same length");
     let share = in_f32(share);
-    each(
-        x.len(),
-        scalars.chunks_mut(CHUNK).zip(x.chunks(CHUNK)),
+    in_place(
+        mean,
+        x,
         #[inline(always)]
         move |(mean, x)| {
             for (mean, x) in mean.iter_mut().zip(x) {
                 *mean += (x - *mean) * share;
             }
         },
-    );
-    Tensor::from_primitive::<Flex>(mean)
+    )
+}
+
+/// Updates chunks of `x` by those of `y`: in place, unless `x` is shared.
+fn in_place(x: Tensor<1>, y: Tensor<1>, update: impl Fn((&mut [f32], &[f32])) + Copy + Send) -> Tensor<1> {
+    let y = primitive(y).to_contiguous();
+    let y = values(&y);
+    let mut x = primitive(x);
+    let scalars = values_mut(&mut x);
+    assert_eq!(scalars.len(), y.len(), "both tensors have the same length");
+    each(y.len(), scalars.chunks_mut(CHUNK).zip(y.chunks(CHUNK)), update);
+    Tensor::from_primitive::<Flex>(x)
 }
 
 /// [`lerp`] composed of burn's operations.

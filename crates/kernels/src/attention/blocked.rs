@@ -12,8 +12,9 @@ use std::ops::Range;
 use burn::backend::DispatchTensor;
 use burn::tensor::{Tensor, assert_shape};
 
-use super::{BLOCKED, capped, unseen, visible};
+use super::{BLOCKED, unseen, visible};
 use crate::dropout::{Dropout, Mask};
+use crate::loss::capped;
 use crate::op::{Operation, Wanted, apply};
 
 /// The most bytes of scores in one block: the largest buffer that every WebGPU device can bind.
@@ -95,7 +96,7 @@ impl Operation for InBlocks {
             if let Some(mask) = self.mask(sizes, &block, &q) {
                 weights = mask.apply(weights);
             }
-            out.push(product(weights, block.seen(&v)) / sum.clone()); // [B, H, R, D]
+            out.push(product(weights, narrow(&v, &block.keys)) / sum.clone()); // [B, H, R, D]
             if wanted.any() {
                 maxima.push(max);
                 sums.push(sum);
@@ -121,14 +122,14 @@ impl Operation for InBlocks {
         let [mut grad_k, mut grad_v] = [None, None];
         // Begins with the last block, which without a window sees all keys; the others see a part of them.
         for block in self.blocks(sizes).into_iter().rev() {
-            let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
+            let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| narrow(x, &block.queries));
             let scores = self.scores(&block, &q, &k); // [B, H, R, S]
             let slope = self.attention.softcap.map(|cap| {
                 let share = scores.clone() / cap;
                 (share.clone() * share).neg() + 1.0
             });
             let mut weights = (self.masked(&block, scores) - max).exp() / sum; // [B, H, R, S]
-            let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
+            let mut grad_weights = product(grad_out.clone(), narrow(&v, &block.keys).swap_dims(2, 3));
             let mask = self.mask(sizes, &block, &q);
             if let Some(mask) = &mask {
                 grad_weights = mask.apply(grad_weights);
@@ -141,8 +142,8 @@ impl Operation for InBlocks {
                 weights = mask.apply(weights);
             }
             grad_v = Some(sum_of(grad_v, transposed_product(weights, grad_out, h_kv), &block.keys, s));
-            grad_q.push(product(grad_scores.clone(), block.seen(&k)) * scale);
-            let q = block.rows(&q) * scale;
+            grad_q.push(product(grad_scores.clone(), narrow(&k, &block.keys)) * scale);
+            let q = narrow(&q, &block.queries) * scale;
             grad_k = Some(sum_of(grad_k, transposed_product(grad_scores, q, h_kv), &block.keys, s));
         }
         grad_q.reverse();
@@ -167,8 +168,8 @@ impl InBlocks {
 
     /// The scores of a block's queries with each key that one of them sees, capped if there is a cap: `[B, H, R, S]`.
     fn scores(&self, block: &QueryBlock, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
-        let q = block.rows(q) * self.attention.scale; // fewer scalars than the scores
-        capped(product(q, block.seen(k).swap_dims(2, 3)), self.attention.softcap)
+        let q = narrow(q, &block.queries) * self.attention.scale; // fewer scalars than the scores
+        capped(product(q, narrow(k, &block.keys).swap_dims(2, 3)), self.attention.softcap)
     }
 
     /// The scores, and a floor where a query must not see the key: `[B, H, R, S]`.
@@ -204,18 +205,6 @@ fn sizes(q: &Tensor<4>, k: &Tensor<4>) -> Sizes {
 struct QueryBlock {
     queries: Range<usize>,
     keys: Range<usize>,
-}
-
-impl QueryBlock {
-    /// The block's rows of `x: [B, H, T, X]` -> `[B, H, R, X]`
-    fn rows(&self, x: &Tensor<4>) -> Tensor<4> {
-        narrow(x, self.queries.clone())
-    }
-
-    /// The keys of `x: [B, Hkv, S, X]` that the block sees.
-    fn seen(&self, x: &Tensor<4>) -> Tensor<4> {
-        narrow(x, self.keys.clone())
-    }
 }
 
 /// The product of each head of `x: [B, H, R, X]` with the matrix shared by its group, `[B, Hkv, X, Y]`
@@ -254,12 +243,12 @@ fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>, keys: &Range<usize>, s: us
         return part;
     }
     let so_far = so_far.unwrap_or_else(|| Tensor::zeros([b, h, s, d], &part.device()));
-    let sum = narrow(&so_far, keys.clone()) + part;
+    let sum = narrow(&so_far, keys) + part;
     so_far.slice_assign([0..b, 0..h, keys.clone(), 0..d], sum)
 }
 
 /// A range of rows of `x: [B, H, T, X]`; the full range is the tensor itself.
-fn narrow(x: &Tensor<4>, rows: Range<usize>) -> Tensor<4> {
+fn narrow(x: &Tensor<4>, rows: &Range<usize>) -> Tensor<4> {
     let [_, _, t, _] = x.dims();
     match rows.len() == t {
         true => x.clone(),

@@ -15,8 +15,9 @@ use blocked::MAX_SCORE_BYTES;
 pub use blocked::{CausalAttention, causal_attention};
 
 use crate::dropout::Dropout;
+use crate::loss::capped;
 use crate::memory::bytes;
-use crate::{Operations, TrainingMemory, flex, rms_norm, softcap};
+use crate::{Operations, TrainingMemory, flex, rms_norm};
 
 /// The queries whose scores a CPU task holds at a time. With fewer, less of the masked future is computed in vain; with
 /// more, products are larger.
@@ -49,7 +50,7 @@ pub struct SelfAttention {
     pub rotation: Option<[Tensor<4>; 2]>,
     /// Multiplies the scores; positive, usually [`attention_scale`].
     pub scale: f64,
-    /// The cap of scores: see [`softcap`].
+    /// The cap of scores: see [`softcap`](crate::softcap).
     pub softcap: Option<f64>,
     /// The sliding window: how many keys a query sees, including its own; `None` for all up to its own.
     pub window: Option<usize>,
@@ -262,22 +263,14 @@ pub fn attention_weights(
     scale: f64,
     softcap: Option<f64>,
 ) -> Tensor<4> {
-    let scores = (q * scale).matmul(k.swap_dims(2, 3)); // [B, H, T, S]; queries are fewer scalars than scores
-    let scores = capped(scores, softcap);
+    // Queries are fewer scalars than scores.
+    let scores = capped((q * scale).matmul(k.swap_dims(2, 3)), softcap); // [B, H, T, S]
     let Some(blocked) = blocked else {
         return activation::softmax(scores, 3);
     };
     let blocked = blocked.expand(scores.dims());
     let scores = scores.mask_fill(blocked.clone(), BLOCKED);
     activation::softmax(scores, 3).mask_fill(blocked, 0.0)
-}
-
-/// The scores, capped if there is a cap.
-fn capped(scores: Tensor<4>, cap: Option<f64>) -> Tensor<4> {
-    match cap {
-        Some(cap) => softcap(scores, cap),
-        None => scores,
-    }
 }
 
 /// The causal mask: true where a query does not see a key, because the key is in its future or before its window. The

@@ -82,10 +82,26 @@ pub(crate) fn multiply_all<'a, L: LeftMatrix, F: SplittableEpilogue<L::Element>>
     right: impl Into<RightMatrix<'a, L::RightElement>>,
     epilogue: F,
 ) {
-    let right = right.into();
+    multiply_blocks(left, right.into(), epilogue, false);
+}
+
+/// [`multiply_all`], or only the part above the diagonal.
+fn multiply_blocks<L: LeftMatrix, F: SplittableEpilogue<L::Element>>(
+    left: L,
+    right: RightMatrix<'_, L::RightElement>,
+    epilogue: F,
+    is_triangle: bool,
+) {
     let blocks = Blocks::new(left, right, F::READS_ONCE);
-    for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
-        let [rows, columns] = blocks.get(i);
+    let macs = left.n_rows() * left.depth() * right.n_columns();
+    for_each(if is_triangle { macs / 2 } else { macs }, blocks.len(), |i| {
+        let [mut rows, columns] = blocks.get(i);
+        if is_triangle {
+            rows.end = rows.end.min(columns.end);
+        }
+        if rows.is_empty() {
+            return;
+        }
         simd::dispatch(BlockProduct {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
@@ -135,21 +151,7 @@ pub(crate) fn store_symmetric<L: LeftMatrix>(
     let n = left.n_rows();
     assert_eq!(right.n_columns(), n, "the product is square");
     let epilogue = Store { mode, out: MatrixMut::new(values, [n, n]), bias: &[] };
-    let right = RightMatrix::from(right);
-    let blocks = Blocks::new(left, right, false);
-    for_each(n * left.depth() * n / 2, blocks.len(), |i| {
-        let [rows, columns] = blocks.get(i);
-        let rows = rows.start..rows.end.min(columns.end);
-        if rows.is_empty() {
-            return;
-        }
-        simd::dispatch(BlockProduct {
-            left: left.part(rows.clone()),
-            right: right.columns(columns.clone()),
-            // SAFETY: parts of blocks do not overlap, and nothing else accesses the values until all are done.
-            epilogue: unsafe { SplittableEpilogue::<L::Element>::block(&epilogue, rows, columns) },
-        });
-    });
+    multiply_blocks(left, right.into(), epilogue, true);
     simd::dispatch(Mirror { values, n });
 }
 

@@ -128,11 +128,7 @@ pub(crate) fn composed_cross_entropy(
         Output::Tied(weight) => hidden.matmul(weight.transpose()),
         Output::Own(weight) => hidden.matmul(weight),
     }; // [N, V]
-    let logits = match cap {
-        Some(cap) => softcap(logits, cap),
-        None => logits,
-    };
-    cross_entropy_of_logits(logits, tokens)
+    cross_entropy_of_logits(capped(logits, cap), tokens)
 }
 
 /// `cap tanh(logits / cap)`: small logits hardly change, and no logit exceeds the cap.
@@ -145,6 +141,14 @@ pub(crate) fn composed_cross_entropy(
 #[must_use]
 pub fn softcap<const D: usize>(logits: Tensor<D>, cap: f64) -> Tensor<D> {
     (logits / cap).tanh() * cap
+}
+
+/// [`softcap`] if there is a cap.
+pub(crate) fn capped<const D: usize>(logits: Tensor<D>, cap: Option<f64>) -> Tensor<D> {
+    match cap {
+        Some(cap) => softcap(logits, cap),
+        None => logits,
+    }
 }
 
 /// The mean cross-entropy of the targets under the logits, in nats per token, as in [`cross_entropy`].

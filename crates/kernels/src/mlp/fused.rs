@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
+use rayon::prelude::*;
 
 use super::epilogue::{ActivationEpilogue, SlopeEpilogue};
 use super::{Layer, Mlp};
@@ -171,25 +172,14 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let active = Operand::new(left(as_elements(values(&saved[0]))), f);
         let grad_bias = |grad_out: PackedRef<'_, E>| self.has_bias.then(|| column_sums(grad_out));
         // The gradients of a weight and of its bias.
-        let grad_layer = |x: PackedRef<'_, E>, grad_out: PackedRef<'_, E>| {
+        let grad_layer = |(x, grad_out): (PackedRef<'_, E>, PackedRef<'_, E>)| {
             rayon::join(|| product(Transposed(x), grad_out, &[]), || grad_bias(grad_out))
         };
-        let (grad_x, ((up, down), gate)) = rayon::join(grad_x, || {
-            rayon::join(
-                || {
-                    rayon::join(
-                        || grad_layer(x.right(), grad_hidden.right()),
-                        || grad_layer(active.right(), grad_out.right()),
-                    )
-                },
-                || {
-                    let grad_gate = grad_gate.as_ref();
-                    grad_gate.map(|grad_gate| grad_layer(x.right(), grad_gate.right()))
-                },
-            )
-        });
-        let layers = [up, down].into_iter().chain(gate);
-        let (weights, biases): (Vec<_>, Vec<_>) = layers.unzip();
+        let gate = grad_gate.as_ref().map(|grad_gate| (x.right(), grad_gate.right()));
+        let layers = [(x.right(), grad_hidden.right()), (active.right(), grad_out.right())];
+        let layers: Vec<_> = layers.into_iter().chain(gate).collect();
+        let grad_layers = || layers.into_par_iter().with_max_len(1).map(grad_layer).unzip();
+        let (grad_x, (weights, biases)): (_, (Vec<_>, Vec<_>)) = rayon::join(grad_x, grad_layers);
         let parts = weights.into_iter().chain(biases.into_iter().flatten());
         let parts = parts.zip(&inputs[1..]).map(|(part, like)| Some(tensor(part, like)));
         std::iter::once(Some(grad_x)).chain(parts).collect()
