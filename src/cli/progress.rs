@@ -244,9 +244,6 @@ impl Screen {
         for changed in &started.changed {
             self.lasting_line(format!("note: {changed}"));
         }
-        for caution in &started.cautions {
-            self.lasting_line(format!("warning: {caution}"));
-        }
         if let Some(warning) = precision::warning(started.matmul_precision) {
             self.lasting_line(format!("warning: {warning}"));
         }

@@ -320,7 +320,6 @@ fn unwritable_home_does_not_stop_training() {
     let mut train = folder.command(&["train", "tiny.toml"]);
     fs::create_dir(folder.path("tmp"));
     train.env("HOME", folder.path("text.txt")).env("TMPDIR", folder.path("tmp"));
-    let said = Ran::of(train).exits(0).stderr;
-    assert_eq!(said.matches("warning: ").count(), 1, "{said}");
-    assert!(said.contains("warning: cannot keep the encoded text in `") && said.contains("instead"), "{said}");
+    Ran::of(train).exits(0);
+    assert!(fs::read_dir(folder.path("tmp")).expect("the folder can be listed").next().is_some(), "with token files");
 }

@@ -183,8 +183,8 @@ fn shortest_texts_and_bytes_train() {
     let folder = Folder::new();
     folder.write("ab.txt", "ab".repeat(100));
     insta::assert_snapshot!(refuse(&folder, "ab.txt", &["--tokenizer", "bpe"]), @r"
-    error: the text `ab.txt` becomes only 3 tokens with this tokenizer
-      hint: the shortest text to train on has 64; --tokenizer byte makes the most of them
+    error: the text `ab.txt` has only 3 tokens with this tokenizer
+      hint: the shortest text to train on has 64 (--tokenizer byte makes most tokens); it becomes interesting at about 100,000
     ");
     let shortest: String = english().chars().take(64).collect();
     folder.write("short.txt", shortest);
@@ -269,7 +269,7 @@ fn init_refuses_useless_texts() {
     let said = ["tiny.txt", "-"].map(|text| refuse(&folder, text, &[])).concat();
     insta::assert_snapshot!(said, @r#"
     error: the text `tiny.txt` has only 10 characters
-      hint: the shortest text to train on has 64; it becomes interesting at about 100,000
+      hint: the shortest text to train on has 64 (--tokenizer byte makes most tokens); it becomes interesting at about 100,000
     error: a config names its text, and standard input is gone when training begins
       hint: save it as a file first, as in `... > my.txt`, then --from-text my.txt
     "#);

@@ -356,7 +356,7 @@ mod tests {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);
         let request = &Request { minutes, device: "auto".to_owned(), ..Request::default() };
-        let data = &DataConfig { path: profile.path.clone(), ..DataConfig::default() };
+        let data = &DataConfig { path: "my.txt".into(), ..DataConfig::default() };
         let known = Known {
             request,
             data,

@@ -6,7 +6,6 @@ use super::MAX_MINUTES;
 use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
-use tinderbox_model::format::counted;
 
 /// The reason why a config cannot be made for a text. Each path is that of the file or folder.
 #[derive(Debug, thiserror::Error)]
@@ -14,21 +13,13 @@ pub enum AutoconfigError {
     /// The text cannot be read, is empty, or is not text.
     #[error("{}", in_flags(.0))]
     Data(DataError),
-    /// The text is too short: its length, and whether in characters or bytes.
+    /// The text is too short: its length, and its unit.
     #[error(
-        "the text `{path}` has only {1} {2}\n  hint: the shortest text to train on has {MIN_TOKENS}; it becomes \
-         interesting at about 100,000",
+        "the text `{path}` has only {1} {2}\n  hint: the shortest text to train on has {MIN_TOKENS} (--tokenizer byte makes most tokens); it \
+         becomes interesting at about 100,000",
         path = .0.display()
     )]
     TooShort(PathBuf, u64, &'static str),
-    /// The text has too few tokens to be split into training and validation.
-    #[error(
-        "the text `{path}` becomes only {n} with this tokenizer\n  hint: the shortest text to train on has \
-         {MIN_TOKENS}; --tokenizer byte makes the most of them",
-        path = .0.display(),
-        n = counted(*.1, "token")
-    )]
-    TooFewTokens(PathBuf, u64),
     /// Standard input cannot be read again when training begins.
     #[error(
         "a config names its text, and standard input is gone when training begins\n  hint: save it as a \

@@ -36,9 +36,6 @@ const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 /// The length, in characters or bytes, below which a model learns little more than the text itself.
 const SHORT_TEXT: u64 = 100_000;
 
-/// From this share of repeated lines the validation split is hardly new.
-const MUCH_REPEATED: f64 = 0.5;
-
 /// The text that a config is made for, and the requirements.
 #[derive(Debug, Default, Clone)]
 pub struct Request {
@@ -77,6 +74,9 @@ impl Request {
     fn data(&self) -> Result<DataConfig, AutoconfigError> {
         if self.text == Path::new("-") {
             return Err(AutoconfigError::StandardInput);
+        }
+        if self.text.to_str().is_none() {
+            return Err(AutoconfigError::Path(self.text.clone()));
         }
         let mut data = DataConfig {
             path: self.text.clone(),
@@ -120,7 +120,7 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
     let encoded = encode(&profile, &token_choice);
     let n_tokens = scaled(profile.bytes, encoded.tokens_per_byte);
     if n_tokens < MIN_TOKENS {
-        return Err(AutoconfigError::TooFewTokens(request.text.clone(), n_tokens));
+        return Err(AutoconfigError::TooShort(request.text.clone(), n_tokens, "tokens with this tokenizer"));
     }
     let is_gpu = device.kind.is_gpu();
     let has_bf16 = PrecisionChoice::Auto.on(&device.device) == MatmulPrecision::Bf16;
@@ -188,7 +188,7 @@ fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
     (bytes as f64 * tokens_per_byte).round() as u64
 }
 
-/// Warnings about a short or repetitive text.
+/// Warnings about records and a short text.
 fn cautions(profile: &TextProfile, format: TextFormat) -> Vec<String> {
     let mut cautions = Vec::new();
     if format == TextFormat::Jsonl {
@@ -204,13 +204,6 @@ fn cautions(profile: &TextProfile, format: TextFormat) -> Vec<String> {
             "Caution: {} {unit} are a short text, from which a model learns little but the text itself; from \
              100,000 on it begins to write sentences of its own.",
             grouped(n)
-        ));
-    }
-    if profile.repeated > MUCH_REPEATED {
-        cautions.push(format!(
-            "Caution: {:.0} of 100 bytes are lines that stood there before; what is held back is hardly new, \
-             and the loss will look better than the model is.",
-            profile.repeated * 100.0
         ));
     }
     cautions

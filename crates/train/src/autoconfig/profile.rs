@@ -1,9 +1,8 @@
-//! The properties of a text that determine its config. They are language-independent: characters are counted, lines are
-//! compared, and gzip measures repetition.
+//! The properties of a text that determine its config. They are language-independent: characters are counted, and gzip
+//! measures repetition.
 
-use std::collections::HashSet;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
@@ -24,8 +23,6 @@ pub(super) const MIN_TOKENS: u64 = 64;
 /// The properties of a text.
 #[derive(Debug, Clone)]
 pub(super) struct TextProfile {
-    /// The file or folder, as the config names it.
-    pub path: PathBuf,
     /// Whether the whole text was read; otherwise everything is an estimate.
     pub is_whole: bool,
     /// The length of the text in bytes.
@@ -34,8 +31,6 @@ pub(super) struct TextProfile {
     pub characters: Option<Characters>,
     /// Line breaks in the sample.
     pub n_lines: u64,
-    /// The share of the sample, in bytes, in lines that occurred before.
-    pub repeated: f64,
     pub gzip_bits_per_byte: f64,
     /// The text, or the beginning that was read, cut at a character boundary.
     pub sample: Vec<u8>,
@@ -46,8 +41,8 @@ pub(super) struct TextProfile {
 pub(super) struct Characters {
     /// The number of characters in the text.
     pub n: u64,
-    /// The number of occurrences of each character in the sample, most frequent first.
-    pub counts: Vec<(char, u64)>,
+    /// The number of distinct characters in the sample.
+    pub n_distinct: usize,
 }
 
 impl TextProfile {
@@ -60,9 +55,6 @@ impl TextProfile {
 
     fn from_preview(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, AutoconfigError> {
         let Preview { bytes: mut sample, is_whole, bytes_on_disk } = preview;
-        if path.to_str().is_none() {
-            return Err(AutoconfigError::Path(path.to_owned()));
-        }
         let n_read = sample.len() as u64;
         let whole = if is_whole { n_read } else { bytes_on_disk.max(n_read + 1) }; // files on disk may be compressed
         let mut characters = None;
@@ -78,27 +70,23 @@ impl TextProfile {
             sample.truncate(n_kept);
         }
         let profile = Self {
-            path: path.to_owned(),
             is_whole,
             bytes: whole,
             characters,
             n_lines: sample.split(|&byte| byte == b'\n').skip(1).count() as u64,
-            repeated: repeated(&sample),
             gzip_bits_per_byte: packed_bits_per_byte(&sample[..sample.len().min(PACKED_BYTES)]),
             sample,
         };
-        match profile.length() {
-            (n_tokens, unit) if n_tokens < MIN_TOKENS => {
-                Err(AutoconfigError::TooShort(path.to_owned(), n_tokens, unit))
-            }
-            _ => Ok(profile),
+        let (n_tokens, unit) = profile.length();
+        if n_tokens < MIN_TOKENS {
+            return Err(AutoconfigError::TooShort(path.to_owned(), n_tokens, unit));
         }
+        Ok(profile)
     }
 
     /// The length of the text, and its unit.
     pub fn length(&self) -> (u64, &'static str) {
         match &self.characters {
-            Some(Characters { n: 1, .. }) => (1, "character"),
             Some(characters) => (characters.n, "characters"),
             None => (self.bytes, "bytes"),
         }
@@ -112,31 +100,12 @@ impl TextProfile {
 
 impl Characters {
     fn count(text: &str) -> Self {
-        let mut seen = vec![0_u64; char::MAX as usize + 1];
+        let (mut n, mut seen) = (0, vec![false; char::MAX as usize + 1]);
         for character in text.chars() {
-            seen[character as usize] += 1;
+            seen[character as usize] = true;
+            n += 1;
         }
-        let counts = ('\0'..=char::MAX).map(|character| (character, seen[character as usize]));
-        let mut counts: Vec<_> = counts.filter(|&(_, count)| count > 0).collect();
-        counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count)); // stable: then by code point
-        Self { n: seen.iter().sum(), counts }
-    }
-
-    /// The number of distinct characters.
-    pub fn n_distinct(&self) -> usize {
-        self.counts.len()
-    }
-
-    /// The number of characters, most frequent first, that make up 99 % of the sample.
-    pub fn n_common(&self) -> usize {
-        let total: u64 = self.counts.iter().map(|(_, count)| count).sum();
-        let mut rest = total;
-        let is_needed = |(_, count): &&(char, u64)| {
-            let is_needed = rest * 100 > total;
-            rest -= count;
-            is_needed
-        };
-        self.counts.iter().take_while(is_needed).count()
+        Self { n, n_distinct: seen.into_iter().filter(|seen| *seen).count() }
     }
 }
 
@@ -159,13 +128,6 @@ fn packed_bits_per_byte(sample: &[u8]) -> f64 {
     packed.len() as f64 * 8.0 / sample.len().max(1) as f64
 }
 
-fn repeated(sample: &[u8]) -> f64 {
-    let mut seen = HashSet::new();
-    let lines = sample.split(|&byte| byte == b'\n');
-    let n_repeated: usize = lines.filter(|line| !seen.insert(*line)).map(<[u8]>::len).sum();
-    n_repeated as f64 / sample.len().max(1) as f64
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -186,20 +148,9 @@ pub(super) mod tests {
         let characters = profile.characters.unwrap();
         assert_eq!(characters.n, 300);
         assert_eq!(profile.bytes, 50 * 11);
-        assert_eq!(characters.counts[0], ('a', 100));
-        assert_eq!(characters.n_distinct(), 5);
+        assert_eq!(characters.n_distinct, 5);
         assert_eq!(profile.n_lines, 50);
-        assert!((profile.repeated - 490.0 / 550.0).abs() < 1e-9); // all but the first line, without its end
         assert!(profile.gzip_bits_per_byte < 1.0);
-    }
-
-    #[test]
-    fn common_characters_cover_99_percent() {
-        let text = "a".repeat(60) + &"b".repeat(39) + "c";
-        assert_eq!(Characters::count(&text).n_common(), 2);
-        let text = "a".repeat(60) + &"b".repeat(38) + "cc";
-        assert_eq!(Characters::count(&text).n_common(), 3);
-        assert_eq!(Characters::count("xyz").n_common(), 3);
     }
 
     #[test]

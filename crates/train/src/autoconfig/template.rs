@@ -23,7 +23,7 @@ impl Template<'_> {
         let cautions: Vec<String> = self.cautions.iter().map(|caution| format!("\n# {}", one_line(caution))).collect();
         let text = format!(
             include_str!("template.toml"),
-            text = one_line(&self.known.profile.path.to_string_lossy()),
+            text = one_line(&config.data.path.to_string_lossy()),
             config_name = one_line(&shell_word(config_name)),
             run = one_line(&shell_word(default_dir(config_name))),
             about_text = self.about_text(),
@@ -81,11 +81,10 @@ impl Template<'_> {
             return format!("{judged_by}{} bytes, taken as they are", grouped(profile.bytes));
         };
         format!(
-            "{judged_by}{} characters ({} bytes), {} different ones, of which {} make up 99 % of it{lines}",
+            "{judged_by}{} characters ({} bytes), {} different ones{lines}",
             grouped(characters.n),
             grouped(profile.bytes),
-            grouped(characters.n_distinct() as u64),
-            grouped(characters.n_common() as u64)
+            grouped(characters.n_distinct as u64)
         )
     }
 

@@ -39,7 +39,7 @@ impl TokenChoice {
             let why = "You asked for bytes: any file, 256 tokens.".to_owned();
             return Self { kind: TokenizerKind::Byte, size: 256, why };
         };
-        let (n, n_distinct) = (characters.n, characters.n_distinct());
+        let (n, n_distinct) = (characters.n, characters.n_distinct);
         let is_small = n_distinct <= MAX_ALPHABET;
         let is_sparse = n < MIN_OCCURRENCES * n_distinct as u64;
         let suits = match () {
@@ -56,12 +56,8 @@ impl TokenChoice {
         };
         let seen = format!("{} different characters", grouped(n_distinct as u64));
         let [n, bytes, least] = [n, profile.bytes, MIN_BPE_BYTES].map(grouped);
-        let common = grouped(characters.n_common() as u64);
         let why = match kind {
-            TokenizerKind::Char => format!(
-                "One token for each of the {seen}: few enough that each is seen often, {common} of them make up 99 % \
-                 of the text."
-            ),
+            TokenizerKind::Char => format!("One token for each of the {seen}: few enough that each is seen often."),
             TokenizerKind::Byte if is_small => {
                 format!("Bytes: {n} characters are too few to see each of {seen} often.")
             }
@@ -73,8 +69,8 @@ impl TokenChoice {
                               and the same window holds more of it."
                 .to_owned(),
             _ => format!(
-                "Frequent pieces, from single bytes up to words: {seen} are too many for a token each, since {common} \
-                 make up 99 % of the text and the others are rare."
+                "Frequent pieces, from single bytes up to words: {seen} are too many for a token each, since most are \
+                 rare."
             ),
         };
         let asked = if requested.is_some() { "You asked for it. " } else { "" };

@@ -15,13 +15,9 @@ use super::DataError;
 use super::source::TextSource;
 use crate::config::DataConfig;
 use tinderbox_model::disk::{self, Temporary, remove_unused};
-use tinderbox_model::format::first_line;
 
 /// An unlocked temporary file this old was left by a killed process; a younger one may not be locked yet.
 const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);
-
-/// The file that a process locks while it cleans up.
-const LOCK: &str = ".lock";
 
 /// Hexadecimal digits in the names of cached files, and of texts from standard input.
 const DIGITS: usize = 32;
@@ -36,8 +32,6 @@ const MAX_NOTE_BYTES: u64 = 1 << 12;
 pub(super) struct Cache {
     pub folder: PathBuf,
     limit_bytes: u64,
-    /// Says that the default folder cannot be used, and where the files are instead.
-    pub caution: Option<String>,
 }
 
 /// A file of a cache.
@@ -85,14 +79,14 @@ impl Cache {
     pub(super) fn open(data: &DataConfig) -> Result<Self, DataError> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
         let limit_bytes = (data.cache_limit_gib * f64::from(1 << 30)) as u64;
-        let (folder, caution) = match &data.cache_dir {
+        let folder = match &data.cache_dir {
             Some(folder) => {
                 fs::create_dir_all(folder).map_err(|source| DataError::cache(folder, source))?;
-                (folder.clone(), None)
+                folder.clone()
             }
             None => default_folder()?,
         };
-        Ok(Self { folder, limit_bytes, caution })
+        Ok(Self { folder, limit_bytes })
     }
 
     /// Notes the purpose of a file for human readers; errors are ignored.
@@ -136,12 +130,7 @@ impl Cache {
     /// Removes the least recently used files until the rest fits the limit, and temporary files of killed processes.
     /// Files in use stay. Errors are ignored: the next run tries again.
     pub(super) fn clean_up(&self) {
-        let Ok(lock) = disk::open_lock(&self.folder.join(LOCK)) else {
-            return;
-        };
-        if lock.try_lock().is_ok() {
-            let _ = self.remove_old();
-        } // otherwise another process is cleaning up
+        let _ = self.remove_old();
     }
 
     fn remove_old(&self) -> io::Result<()> {
@@ -259,25 +248,16 @@ pub(super) fn temporary(folder: &Path) -> io::Result<Temporary> {
 }
 
 /// Creates the default folder, accessible to this user alone. Another user's folder is rejected: its owner could
-/// replace the files written there. If none in the home directory can be used, it is one for temporary files, and a
-/// caution says so.
-fn default_folder() -> Result<(PathBuf, Option<String>), DataError> {
+/// replace the files written there. If none in the home directory can be used, it is one for temporary files.
+fn default_folder() -> Result<PathBuf, DataError> {
     // In a shared folder another user may have created a symbolic link of that name first.
     let temporary_folder = || own_folder(shared_folder_of(&std::env::temp_dir()), false);
-    let Some(home) = home_folder() else { return Ok((temporary_folder()?, None)) };
+    let Some(home) = home_folder() else { return temporary_folder() };
     let usable = own_folder(home, true).and_then(|folder| match temporary(&folder) {
         Ok(_) => Ok(folder),
         Err(source) => Err(DataError::cache(&folder, source)),
     });
-    usable.map(|folder| (folder, None)).or_else(|error| {
-        let Ok(instead) = temporary_folder() else { return Err(error) };
-        let caution = format!(
-            "{}; it is kept in `{}` instead, which the system may empty\n  hint: data.cache_dir names another folder",
-            first_line(&error),
-            instead.display()
-        );
-        Ok((instead, Some(caution)))
-    })
+    usable.or_else(|error| temporary_folder().map_err(|_| error))
 }
 
 fn home_folder() -> Option<PathBuf> {
@@ -330,7 +310,7 @@ mod tests {
             fs::write(&path, [0; 100]).unwrap();
             make_older(&File::options().append(true).open(path).unwrap(), 100 - hour);
         }
-        let cache = Cache { folder: folder.path().to_owned(), limit_bytes, caution: None };
+        let cache = Cache { folder: folder.path().to_owned(), limit_bytes };
         (folder, cache)
     }
 
@@ -341,7 +321,7 @@ mod tests {
     fn names(cache: &Cache) -> Vec<String> {
         let entries = fs::read_dir(&cache.folder).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|name| name != LOCK).collect();
+        let mut names: Vec<String> = names.collect();
         names.sort();
         names
     }
@@ -412,31 +392,6 @@ mod tests {
         assert!(!names(&cache).contains(&left_over));
         drop(files);
         assert_eq!(names(&cache), [young]);
-    }
-
-    #[test]
-    fn one_process_cleans_cache_at_a_time() {
-        let file = "a".repeat(DIGITS) + ".tokens";
-        let (folder, cache) = cache(&[&file], 0);
-        let lock = File::create(folder.path().join(LOCK)).unwrap();
-        lock.lock().unwrap();
-        cache.clean_up();
-        assert_eq!(names(&cache).len(), 1);
-        drop(lock);
-        cache.clean_up();
-        assert!(names(&cache).is_empty());
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn cache_refuses_symlinked_lock() {
-        let file = "a".repeat(DIGITS) + ".tokens";
-        let (folder, cache) = cache(&[&file], 0);
-        let thesis = folder.path().join("thesis.txt");
-        fs::write(&thesis, "years of work").unwrap();
-        std::os::unix::fs::symlink(&thesis, folder.path().join(LOCK)).unwrap();
-        cache.clean_up();
-        assert_eq!(fs::read(thesis).unwrap(), b"years of work");
     }
 
     #[cfg(unix)]

@@ -34,8 +34,6 @@ pub struct Corpus {
     pub text_sha256: String,
     /// A summary of each text.
     pub sources: Vec<SourceSummary>,
-    /// Warnings about the cache, each with a hint.
-    pub cautions: Vec<String>,
     /// The records of a fine-tuning, whose tokens the splits have one after another.
     pub records: Option<SplitRecords>,
 }
@@ -142,7 +140,6 @@ impl Corpus {
         let tokenizer = tokenizer.padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
         let weights: f64 = texts.iter().map(|text| text.weight).sum();
         let (mut train, mut val, mut sources) = (Vec::new(), Vec::new(), Vec::new());
-        let cautions = Vec::from_iter(opening.cache.caution.clone());
         for text in texts {
             let check = |n_train: u64, n_val: u64| check_lengths(&text.source.path, n_train, n_val, config);
             check_characters(&text, &tokenizer)?;
@@ -161,7 +158,7 @@ impl Corpus {
         }
         opening.cache.clean_up();
         let (train, val, records) = (Split::new(train), Split::new(val), None);
-        Ok(Self { train, val, tokenizer, text_sha256, sources, cautions, records })
+        Ok(Self { train, val, tokenizer, text_sha256, sources, records })
     }
 
     /// Reads the records of a fine-tuning.
@@ -176,8 +173,8 @@ impl Corpus {
         let [train, val] = [&records.train, &records.val].map(|split| conversations::as_text(split, &tokenizer));
         let sources =
             vec![SourceSummary { path, kept: None, train_tokens: train.len(), val_tokens: val.len(), fraction: 1.0 }];
-        let (train, val, cautions, records) = (train.into(), val.into(), Vec::new(), Some(records));
-        Ok(Self { train, val, tokenizer, text_sha256, sources, cautions, records })
+        let (train, val, records) = (train.into(), val.into(), Some(records));
+        Ok(Self { train, val, tokenizer, text_sha256, sources, records })
     }
 
     /// The source of training batches.

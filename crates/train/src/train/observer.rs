@@ -75,8 +75,6 @@ pub struct Started {
     pub damaged: Vec<String>,
     /// One line for each changed setting that the steps of a resumed run depend on.
     pub changed: Vec<String>,
-    /// Warnings about the texts, each with a hint.
-    pub cautions: Vec<String>,
     /// The checkpoint of another run that the initial weights came from; `None` if they were drawn from the seed.
     pub from: Option<String>,
 }

@@ -155,7 +155,6 @@ impl<'a> Training<'a> {
             resumed,
             damaged,
             changed,
-            cautions: corpus.cautions.clone(),
             from: state.started_from.clone(),
         };
         self.write(|logs| logs.began(&started))?;
