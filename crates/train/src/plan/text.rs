@@ -87,8 +87,7 @@ pub(super) fn find(
     let is_estimate = matches!(kind, TokenizerKind::Bpe | TokenizerKind::File);
     if is_estimate && extent.is_some() {
         notes.push(format!(
-            "a token was taken to stand for {ASSUMED_BYTES_PER_TOKEN} bytes of text: how many it does, encoding \
-             tells"
+            "{ASSUMED_BYTES_PER_TOKEN} bytes of text per token are assumed; only encoding the text tells the number"
         ));
     }
     Ok((vocabulary, extent))
