@@ -121,7 +121,9 @@ impl RunDir {
             }
         }
         let mut found = Vec::new();
-        CONTENTS.iter().for_each(|name| list(self.join(name), 2, &mut found));
+        for name in CONTENTS {
+            list(self.join(name), 2, &mut found);
+        }
         found
     }
 
