@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::distributed::threads::tests::on_ranks;
+    use crate::distributed::threads::on_ranks;
 
     #[test]
     fn ranks_follow_first_rank() {

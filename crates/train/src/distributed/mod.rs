@@ -14,8 +14,7 @@ mod mpi;
 mod sum;
 mod threads;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn::tensor::distributed::{CollectiveTensor, ReduceOperation, all_reduce};
@@ -41,20 +40,6 @@ pub struct Exchanged {
     pub communicating: Duration,
 }
 
-/// The times of [`Exchanged`], in nanoseconds.
-#[derive(Debug, Default)]
-struct Clocks {
-    waiting: AtomicU64,
-    communicating: AtomicU64,
-}
-
-/// Runs `f` and adds the time it takes to `clock`.
-fn timed(clock: &AtomicU64, f: impl FnOnce()) {
-    let began = Instant::now();
-    f();
-    clock.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-}
-
 /// The processes of a run, as seen by one of them. Rank 0 is the main process: it writes the run directory, and the
 /// others only compute.
 #[derive(Clone, Debug)]
@@ -63,7 +48,7 @@ pub struct Ranks {
     /// The names of the machines of all ranks.
     hosts: Arc<[String]>,
     on_hang: OnHang,
-    clocks: Arc<Clocks>,
+    exchanged: Arc<Mutex<Exchanged>>,
     /// The time after which a rank that waits gives up.
     limit: Arc<Mutex<Option<Duration>>>,
     /// The devices of all ranks, if they can sum tensors directly.
@@ -78,7 +63,7 @@ impl Ranks {
     }
 
     fn with(collective: Arc<dyn Collective>, hosts: Arc<[String]>, on_hang: OnHang) -> Self {
-        Self { collective, hosts, on_hang, clocks: Arc::default(), limit: Arc::default(), cards: [].into() }
+        Self { collective, hosts, on_hang, exchanged: Arc::default(), limit: Arc::default(), cards: [].into() }
     }
 
     /// Ranks that are threads of this process, each with the device of the same index. CUDA devices sum tensors
@@ -162,7 +147,9 @@ impl Ranks {
     /// All-reduce: replaces each number with its sum over all processes, bitwise identical on every process. The
     /// numbers are sent in `dtype`.
     pub fn all_reduce(&self, values: &mut [f32], dtype: ExchangeDtype) {
-        timed(&self.clocks.communicating, || sum::all_reduce(&*self.collective, values, dtype));
+        let began = Instant::now();
+        sum::all_reduce(&*self.collective, values, dtype);
+        self.exchanged_now().communicating += began.elapsed();
     }
 
     /// The sums of tensors over all ranks, computed by the devices directly. All ranks must call it in the same order.
@@ -191,13 +178,18 @@ impl Ranks {
 
     /// A barrier: waits until every process has arrived.
     pub fn barrier(&self) {
-        timed(&self.clocks.waiting, || self.collective.barrier());
+        let began = Instant::now();
+        self.collective.barrier();
+        self.exchanged_now().waiting += began.elapsed();
     }
 
     /// The time that this process has spent in [`Ranks::barrier`] and in sums since it joined.
     pub fn exchanged(&self) -> Exchanged {
-        let read = |clock: &AtomicU64| Duration::from_nanos(clock.load(Ordering::Relaxed));
-        Exchanged { waiting: read(&self.clocks.waiting), communicating: read(&self.clocks.communicating) }
+        *self.exchanged_now()
+    }
+
+    fn exchanged_now(&self) -> MutexGuard<'_, Exchanged> {
+        self.exchanged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets a time limit for exchanges, after which all processes are ended; `None` sets no limit.

@@ -91,7 +91,7 @@ fn sum_piece(collective: &dyn Collective, values: &mut [f32], dtype: ExchangeDty
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::distributed::threads::tests::on_ranks;
+    use crate::distributed::threads::on_ranks;
 
     /// The sums of the rows, as computed by each of the threads, one per row.
     fn sums(rows: &[Vec<f32>], dtype: ExchangeDtype) -> Vec<Vec<f32>> {

@@ -119,20 +119,19 @@ impl Collective for Thread {
     }
 }
 
+/// The result of `work` on each of `size` ranks; an error if it panicked.
 #[cfg(test)]
-pub(super) mod tests {
-    use std::thread;
+pub(super) fn on_ranks<T: Send>(size: usize, work: impl Fn(Thread) -> T + Sync) -> Vec<std::thread::Result<T>> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = Thread::all(size).map(|rank| scope.spawn(move || work(rank))).collect();
+        threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+    })
+}
 
+#[cfg(test)]
+mod tests {
     use super::*;
-
-    /// The result of `work` on each of `size` ranks; an error if it panicked.
-    pub fn on_ranks<T: Send>(size: usize, work: impl Fn(Thread) -> T + Sync) -> Vec<thread::Result<T>> {
-        thread::scope(|scope| {
-            let work = &work;
-            let threads: Vec<_> = Thread::all(size).map(|rank| scope.spawn(move || work(rank))).collect();
-            threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
-        })
-    }
 
     #[test]
     fn failed_rank_ends_waiting_ranks() {
