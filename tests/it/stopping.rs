@@ -76,7 +76,7 @@ fn disturbed(place: &Place, run: &str, act: impl FnOnce() + Send + 'static) -> T
 
 #[cfg(unix)]
 #[test]
-fn moved_run_saves_in_new_place() {
+fn moved_run_stops_and_resumes_in_new_place() {
     let place = Place::new();
     whole(&place, "whole", Start::New);
     for other_follows in [false, true] {
@@ -93,12 +93,7 @@ fn moved_run_saves_in_new_place() {
                 }
             }
         });
-        let error = error.to_string();
-        assert!(error.contains(&*run.to_string_lossy()), "{error}");
-        if cfg!(target_os = "linux") {
-            assert!(error.contains(&format!("--run-dir {}", moved.display())), "{error}");
-            assert_eq!(fs::read_to_string(moved.join("last")), "step-000004\n", "the next one is saved");
-        }
+        assert!(error.to_string().contains("was moved, removed or replaced"), "{error}");
         if other_follows {
             let (expected, found) = (files(&place.path("whole")), files(&run));
             assert!(found.keys().eq(expected.keys()), "{:?}", found.keys());
@@ -126,7 +121,7 @@ fn removed_run_stops() {
         let run = run.clone();
         move || fs::remove_dir_all(run)
     });
-    assert!(error.to_string().contains("was removed or replaced"), "{error}");
+    assert!(error.to_string().contains("was moved, removed or replaced"), "{error}");
     assert!(!run.exists());
 }
 

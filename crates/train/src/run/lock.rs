@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::layout::LOCK;
 use super::{RunDir, RunError, cannot_write};
-use tinderbox_model::disk;
-use tinderbox_model::disk::create_dir_all;
+use tinderbox_model::disk::{self, create_dir_all};
 
 /// The number of attempts to take the lock, and the time between them: [`RunDir::is_busy`] holds it for a moment.
 const LOCK_ATTEMPTS: usize = 3;
@@ -56,20 +55,9 @@ impl Lock {
     /// Checks that the directory is still the locked one: it may have been moved or removed, with another run now in
     /// its place.
     pub fn check(&self) -> Result<(), RunError> {
-        if !self.is_known || disk::is_at(&self.file, &self.root.join(LOCK)) {
-            return Ok(());
+        match !self.is_known || disk::is_at(&self.file, &self.root.join(LOCK)) {
+            true => Ok(()),
+            false => Err(RunError::Gone(self.root.clone())),
         }
-        let root = self.root.clone();
-        let moved_to = disk::path_of(&self.file).and_then(|path| Some(path.parent()?.to_owned()));
-        Err(match moved_to {
-            Some(to) => RunError::Moved { root, to: shown(to) },
-            None => RunError::Gone(root),
-        })
     }
-}
-
-/// A path as a user would name it: relative to the working directory, if within it.
-fn shown(path: PathBuf) -> PathBuf {
-    let within = std::env::current_dir().ok().and_then(|here| Some(path.strip_prefix(here).ok()?.to_owned()));
-    within.filter(|path| !path.as_os_str().is_empty()).unwrap_or(path)
 }

@@ -45,7 +45,7 @@ pub use samples::{Sample, samples};
 pub use trained::{OpenError, Trained};
 
 use crate::config::ConfigError;
-use tinderbox_model::format::{first_line, shell_word};
+use tinderbox_model::format::first_line;
 use tinderbox_model::parameters::AssignError;
 use tinderbox_model::tokenizer::TokenizerError;
 
@@ -71,15 +71,9 @@ pub enum RunError {
     #[error("another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir")]
     Busy(PathBuf),
     #[error(
-        "the directory of this run was moved from `{root}` to `{to}` while it trained; it is saved there up to its last \
-         step, and nothing more is written to `{root}`\n  hint: continue it with --resume --run-dir {}",
-        shell_word(to)
-    )]
-    Moved { root: PathBuf, to: PathBuf },
-    #[error(
-        "the directory of this run, `{0}`, was removed or replaced by another while it trained, so it stopped; nothing \
-         is written to what is there now\n  hint: if it was moved, continue it from its last checkpoint with --resume \
-         and the new place as --run-dir"
+        "the directory of this run, `{0}`, was moved, removed or replaced while it trained, so it stopped; nothing is \
+         written to what is there now\n  hint: if it was moved, continue it from its last checkpoint with --resume and \
+         the new place as --run-dir"
     )]
     Gone(PathBuf),
     #[error(

@@ -299,10 +299,10 @@ impl<'a> Training<'a> {
             self.corpus.val.check()?;
         }
         let checkpoint = self.trainer.checkpoint(self.state.clone());
-        let files = self.files.as_mut().expect("rank 0 writes them");
-        let (path, moved) = files.save(&checkpoint, &self.config.train)?;
+        let files = self.files.as_ref().expect("rank 0 writes them");
+        let path = files.save(&checkpoint, &self.config.train)?;
         self.observer.observe(&Event::Saved { path: &path, is_best: self.is_best() });
-        moved.map_or(Ok(()), |moved| Err(moved.into()))
+        Ok(())
     }
 
     /// Evaluates the whole validation split, unless interrupted before or during the evaluation, and summarizes the
