@@ -65,7 +65,6 @@ pub(super) const GGUF: LlamaCpp = LlamaCpp {
 
 /// The differences between the `config.json` of Llama and of its descendants.
 pub(super) struct LlamaJson {
-    /// The key of `head_dim`.
     pub(super) head_dim: &'static [Key],
     /// The default of `num_key_value_heads`.
     pub(super) n_kv_heads: fn(&ModelConfig) -> usize,
@@ -73,11 +72,8 @@ pub(super) struct LlamaJson {
     pub(super) norm_eps: f64,
     /// The names of activations, the default first.
     pub(super) activations: &'static [(&'static str, MlpKind)],
-    /// The keys of windows.
     pub(super) windows: &'static [Key],
-    /// The keys of biases.
     pub(super) bias: &'static [Key],
-    /// The keys of `RoPE`.
     pub(super) rope: Key,
 }
 

@@ -19,22 +19,18 @@ impl Metadata {
         Self { path: path.to_owned(), values }
     }
 
-    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A string.
     pub(super) fn string(&self, key: &str) -> Result<Option<&str>, InteropError> {
         self.get(key, "a text", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
     }
 
-    /// True or false.
     pub(super) fn bool(&self, key: &str) -> Result<Option<bool>, InteropError> {
         self.get(key, "true or false", Value::truth)
     }
 
-    /// A number.
     pub(super) fn float(&self, key: &str) -> Result<Option<f64>, InteropError> {
         self.get(key, "a number", Value::float)
     }
@@ -57,36 +53,30 @@ impl Metadata {
         self.get(key, "one count for all layers", |value| u32::try_from(single(value)?).ok().map(|n| n as usize))
     }
 
-    /// A list of strings.
     pub(super) fn strings(&self, key: &str) -> Result<Option<&[String]>, InteropError> {
         let strings =
             |value| if let &Value::Array(Array::Strings(ref texts)) = value { Some(&texts[..]) } else { None };
         self.get(key, "a list of texts", strings)
     }
 
-    /// A list of numbers.
     pub(super) fn floats(&self, key: &str) -> Result<Option<Vec<f64>>, InteropError> {
         let floats = |value: &Value| value.numbers()?.into_iter().map(Number::float).collect();
         self.get(key, "a list of numbers", floats)
     }
 
-    /// A list of integers.
     pub(super) fn integers(&self, key: &str) -> Result<Option<Vec<i128>>, InteropError> {
         let integers = |value: &Value| value.numbers()?.into_iter().map(Number::integer).collect();
         self.get(key, "a list of integers", integers)
     }
 
-    /// A required value.
     pub(super) fn required<T>(&self, key: &str, found: Option<T>) -> Result<T, InteropError> {
         found.ok_or_else(|| self.damaged(format!("`{key}` is missing in its metadata")))
     }
 
-    /// The error for invalid metadata.
     pub(super) fn damaged(&self, reason: String) -> InteropError {
         damaged(&self.path, reason)
     }
 
-    /// The error for an unsupported value.
     pub(super) fn unsupported(&self, key: &str, value: &str, supported: &str) -> InteropError {
         let problem = format!("{key} = {value}: supported are {supported}");
         InteropError::Unsupported { path: self.path.clone(), problems: vec![problem] }
@@ -130,32 +120,26 @@ impl ArchitectureKeys<'_> {
         self.metadata.same_count(&self.key(name))
     }
 
-    /// A required count.
     pub(super) fn count(&self, name: &str) -> Result<usize, InteropError> {
         self.required(name, self.optional_count(name)?)
     }
 
-    /// A number.
     pub(crate) fn float(&self, name: &str) -> Result<Option<f64>, InteropError> {
         self.metadata.float(&self.key(name))
     }
 
-    /// True or false.
     pub(crate) fn bool(&self, name: &str) -> Result<Option<bool>, InteropError> {
         self.metadata.bool(&self.key(name))
     }
 
-    /// A string.
     pub(crate) fn string(&self, name: &str) -> Result<Option<&str>, InteropError> {
         self.metadata.string(&self.key(name))
     }
 
-    /// A required value.
     pub(super) fn required<T>(&self, name: &str, found: Option<T>) -> Result<T, InteropError> {
         self.metadata.required(&self.key(name), found)
     }
 
-    /// The error for an unsupported value.
     pub(crate) fn unsupported(&self, name: &str, value: &str, supported: &str) -> InteropError {
         self.metadata.unsupported(&self.key(name), value, supported)
     }

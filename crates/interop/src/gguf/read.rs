@@ -25,16 +25,13 @@ const CHUNK_BYTES: usize = 1 << 18;
 /// An open file whose header was read, or all files of a split model.
 #[derive(Debug)]
 pub struct Gguf {
-    /// Its settings.
     pub metadata: Metadata,
-    /// Its tensors, by name.
     pub tensors: BTreeMap<String, StoredTensor>,
 }
 
 /// A tensor stored in a file.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// The type of its numbers.
     pub kind: TensorType,
     /// The numbers, which are read on demand. Its dimensions are outermost first: a linear layer's are `[out, in]`.
     pub numbers: LazyTensor,

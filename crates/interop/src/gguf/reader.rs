@@ -6,7 +6,6 @@ use std::io::{BufReader, Read};
 /// The longest tensor name in ggml is 63 bytes; llama.cpp rejects keys longer than this, too.
 const MAX_NAME: u64 = 1 << 16;
 
-/// A header being read.
 pub(super) struct Reader {
     from: Box<dyn Read>,
     at: u64,

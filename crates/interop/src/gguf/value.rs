@@ -8,7 +8,6 @@ const DEEPEST: usize = 8;
 /// A number type, by its code in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs, reason = "the names of the types")]
 pub enum NumberType {
     U8 = 0,
     I8 = 1,
@@ -88,14 +87,10 @@ impl Number {
     }
 }
 
-/// A metadata value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A number or a boolean.
     Number(Number),
-    /// A string.
     String(String),
-    /// Values of one type.
     Array(Array),
 }
 
@@ -104,7 +99,6 @@ pub enum Value {
 pub enum Array {
     /// The bytes of the numbers.
     Numbers(NumberType, Vec<u8>),
-    /// Strings.
     Strings(Vec<String>),
     /// Arrays, each with its own type.
     Arrays(Vec<Array>),

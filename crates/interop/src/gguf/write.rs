@@ -13,14 +13,11 @@ const VERSION: u32 = 3;
 /// The number of values that are encoded at once: a multiple of every block length.
 const CHUNK: usize = 1 << 16;
 
-/// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct NewTensor {
-    /// Its name.
     pub name: String,
     /// The type of the written numbers, whose blocks divide the row length.
     pub kind: TensorType,
-    /// Its numbers.
     pub tensor: LazyTensor,
 }
 

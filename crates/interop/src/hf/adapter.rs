@@ -220,7 +220,6 @@ fn layer_and_part(name: &str) -> Option<(&str, usize, bool)> {
     Some((layer.strip_prefix(PREFIX).unwrap_or(layer), part, is_turned))
 }
 
-/// The transposed matrix.
 fn transposed(HostTensor { shape, values }: &HostTensor) -> HostTensor {
     let [n_rows, n_columns] = [shape[0], shape[1]];
     let at = |column: usize| (0..n_rows).map(move |row| row * n_columns + column);

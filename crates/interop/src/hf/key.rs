@@ -6,19 +6,14 @@ use super::ConfigJson;
 use super::rope::{read_rope, rope_scaling};
 use tinderbox_model::config::{MlpKind, ModelConfig};
 
-/// An option of `[model]`.
 type Field<T> = fn(&mut ModelConfig) -> &mut T;
 
 /// A key. A family lists its keys in the order of reading, so that a default can follow from the keys before it.
 #[derive(Clone, Copy)]
 pub(crate) enum Key {
-    /// A required size.
     Size(&'static str, Field<usize>),
-    /// A size with a default.
     SizeOr(&'static str, Field<usize>, fn(&ModelConfig) -> usize),
-    /// A number with a default.
     NumberOr(&'static str, Field<f64>, f64),
-    /// A switch with a default.
     FlagOr(&'static str, Field<bool>, bool),
     /// The activation, by its names, the default first. The first name of a kind is written.
     Activation(&'static str, &'static [(&'static str, MlpKind)]),

@@ -12,12 +12,10 @@ use serde_json::{Value, json};
 /// Replaces a space in the tokens of SentencePiece.
 pub(crate) const SPACE: char = '\u{2581}';
 
-/// A token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VocabToken {
     /// Its spelling in the vocabulary.
     pub text: String,
-    /// Its kind.
     pub kind: TokenKind,
 }
 

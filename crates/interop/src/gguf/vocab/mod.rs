@@ -50,11 +50,8 @@ const ENDS: [&str; 15] = [
 /// Tokens, and the method by which text is tokenized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocab {
-    /// The tokens, by id.
     pub tokens: Vec<VocabToken>,
-    /// The method by which text is tokenized.
     pub model: Model,
-    /// The BOS token.
     pub bos: Option<u32>,
     /// The EOS token. llama.cpp always has one.
     pub eos: Option<u32>,
@@ -66,7 +63,7 @@ pub struct Vocab {
     pub chat_template: Option<String>,
 }
 
-/// The method by which text is tokenized.
+/// The method that splits text into tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
     /// Byte-level BPE: words of a pre-tokenizer, in which pairs are merged by rank.
@@ -78,7 +75,6 @@ pub enum Model {
     },
     /// SentencePiece's BPE: the adjacent pair is merged that makes the token with the highest score.
     Llama {
-        /// The scores, by id.
         scores: Vec<f32>,
         /// Whether text is tokenized as if a space preceded it.
         add_space_prefix: bool,

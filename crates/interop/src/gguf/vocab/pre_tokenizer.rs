@@ -13,7 +13,6 @@ pub(super) const GPT_2: &str = "gpt-2";
 /// The steps before words are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreTokenizer {
-    /// Its name in a file.
     pub name: &'static str,
     /// The pattern that splits text into words.
     pub words: WordPattern,
@@ -30,7 +29,6 @@ pub(super) enum WordPattern {
     Gpt2,
     /// Each digit is a word, and GPT-2's pattern splits the rest.
     Digits,
-    /// This pattern.
     Pattern(&'static str),
 }
 
