@@ -2,13 +2,12 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::Value;
-use tinderbox::config::Config;
-use tinderbox::config::MatmulPrecision;
+use tinderbox::config::{Config, MatmulPrecision};
 use tinderbox::data::{BatchSource, Corpus, OpenOptions};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, Lora, Target};
 use tinderbox::optimizer::Gradients;
-use tinderbox::run::{Checkpoint, Trained};
+use tinderbox::run::Trained;
 use tinderbox::train::Start;
 use tinderbox_kernels::Targets;
 
@@ -542,18 +541,6 @@ fn bad_record_is_named_with_line() {
         assert!(failed.contains(expected) && failed.contains("hint: "), "{line}: {failed}");
         assert!(!folder.path("runs/base-bad").exists(), "nothing is left");
     }
-}
-
-#[test]
-fn tuned_run_can_be_tuned_again() {
-    let place = place();
-    place.train("once", config(&place, &[]), Start::New, None).expect("the run trains");
-    let again = format!("finetune.base={:?}", place.path("once"));
-    let (summary, losses) = place.train("twice", config(&place, &[&again]), Start::New, None).expect("the run trains");
-    let first = Checkpoint::read_state(&place.path("once/checkpoints/step-000010")).expect("it is whole");
-    assert!(f64::from(losses[0]) < first.train_loss.expect("the loss was logged") * 1.5, "{losses:?}");
-    assert!(summary.val_loss.is_some());
-    Trained::open(&place.path("twice"), None).expect("the run has a checkpoint");
 }
 
 /// The answer of each record is an object whose values the question names.

@@ -15,8 +15,8 @@ pub enum AutoconfigError {
     Data(DataError),
     /// The text is too short: its length, and its unit.
     #[error(
-        "the text `{path}` has only {1} {2}\n  hint: the shortest text to train on has {MIN_TOKENS} (--tokenizer byte makes most tokens); it \
-         becomes interesting at about 100,000",
+        "the text `{path}` has only {1} {2}\n  hint: the shortest text to train on has {MIN_TOKENS} (--tokenizer byte \
+         makes most tokens); it becomes interesting at about 100,000",
         path = .0.display()
     )]
     TooShort(PathBuf, u64, &'static str),

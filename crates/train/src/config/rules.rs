@@ -161,40 +161,31 @@ mod tests {
                        generate.top_p=1 generate.speculate=1000000";
         let allowed: Vec<&str> = allowed.split_whitespace().collect();
         assert_eq!(problems(&allowed), Vec::<String>::new());
-        assert_eq!(problems(&["train.eval_interval=1000000", "schedule.warmup_steps=1000000"]), Vec::<String>::new());
-        let without_samples = ["train.sample_prompt=", "train.sample_tokens=0"];
-        assert_eq!(problems(&without_samples), Vec::<String>::new());
     }
 
     #[test]
-    fn only_gradients_travel_in_bf16() {
-        let bf16 = "distributed.gradient_dtype=bf16";
-        assert_eq!(problems(&[bf16, "distributed.timeout_s=0"]), Vec::<String>::new());
-        let found = problems(&[bf16, "distributed.sync=local"]);
-        assert!(found.len() == 1 && found[0].starts_with("distributed.gradient_dtype = \"bf16\" must "), "{found:?}");
-    }
-
-    #[test]
-    fn ema_excludes_local_steps() {
-        let averaged = "optimizer.ema_decay=0.9";
-        assert_eq!(problems(&[averaged, "distributed.sync=step"]), Vec::<String>::new());
-        let found = problems(&[averaged, "distributed.sync=local"]);
-        assert!(found.len() == 1 && found[0].starts_with("optimizer.ema_decay = 0.9 must be 0"), "{found:?}");
-    }
-
-    #[test]
-    fn rope_needs_heads_of_even_width() {
-        let found = problems(&["model.d_model=12", "model.n_heads=4", "model.position=rope"]);
-        assert_eq!(found.len(), 1);
-        assert!(found[0].contains("model.position = \"rope\""), "{found:?}");
-        assert!(problems(&["model.d_model=12", "model.n_heads=4"]).is_empty());
-        let found = problems(&["model.head_dim=5", "model.position=rope"]);
-        assert_eq!(found, ["model.position = \"rope\" rotates pairs: model.head_dim = 5 must be even, and is 5"]);
-    }
-
-    #[test]
-    fn explicit_head_dim_need_not_divide_d_model() {
-        assert!(problems(&["model.d_model=130", "model.head_dim=64"]).is_empty());
+    fn rules_of_several_keys_name_their_fault() {
+        let (bf16, averaged) = ("distributed.gradient_dtype=bf16", "optimizer.ema_decay=0.9");
+        let (narrow, rope) = ("model.d_model=12", "model.position=rope"); // heads of width 3
+        for (overrides, expected) in [
+            (&[bf16, "distributed.timeout_s=0"][..], None),
+            (&[bf16, "distributed.sync=local"], Some("distributed.gradient_dtype = \"bf16\" must ")),
+            (&[averaged, "distributed.sync=step"], None),
+            (&[averaged, "distributed.sync=local"], Some("optimizer.ema_decay = 0.9 must be 0")),
+            (&[narrow], None),
+            (&[narrow, rope], Some("model.position = \"rope\" ")),
+            (
+                &["model.head_dim=5", rope],
+                Some("model.position = \"rope\" rotates pairs: model.head_dim = 5 must be even, and is 5"),
+            ),
+            (&["model.d_model=130", "model.head_dim=64"], None),
+            (&["train.sample_prompt=", "train.sample_tokens=0"], None),
+            (&["train.eval_interval=1000000", "schedule.warmup_steps=1000000"], None),
+        ] {
+            let found = problems(overrides);
+            assert_eq!(found.len(), usize::from(expected.is_some()), "{found:?}");
+            assert!(found.iter().zip(expected).all(|(found, expected)| found.starts_with(expected)), "{found:?}");
+        }
     }
 
     #[test]

@@ -387,12 +387,6 @@ mod tests {
         assert!(split.spread(4, 2, 1).map(|batch| starts(&batch)).eq([[0, 34]]));
     }
 
-    #[test]
-    #[should_panic(expected = "less than a window")]
-    fn too_short_split_panics() {
-        let _ = sample(&count_to(4), 0..1, 4, 1, 1);
-    }
-
     proptest! {
         #[test]
         fn rows_do_not_depend_on_how_they_are_grouped(

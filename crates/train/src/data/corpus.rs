@@ -301,16 +301,6 @@ mod tests {
     }
 
     #[test]
-    fn bytes_need_not_be_text() {
-        let bytes: Vec<u8> = (0..=255).rev().collect();
-        let corpus = Fixture::new(&bytes).open(TokenizerKind::Byte).unwrap();
-        assert_eq!((corpus.train.len(), corpus.val.len()), (230, 26));
-        let both = [ids(&corpus.train), ids(&corpus.val)].concat();
-        assert_eq!(both, bytes.into_iter().map(u32::from).collect::<Vec<_>>());
-        assert_eq!((corpus.train.bytes(), corpus.val.bytes()), (230, 26));
-    }
-
-    #[test]
     fn second_start_reads_token_file() {
         let fixture = Fixture::new("hello, hello, hello");
         fixture.open(TokenizerKind::Char).unwrap();
