@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::view::escape::escape;
 use crate::view::html::Fragment;
 use crate::view::svg::chart::{CUT, Chart, STEPS, Series};
-use crate::view::svg::plot::{self, Axis, Size, legend_entry};
+use crate::view::svg::plot::{self, Axis, legend_entry};
 
 const STYLE: &str = include_str!("../assets/curves.css");
 const AXES: &str = include_str!("../assets/axes.js");
@@ -14,14 +14,25 @@ const SCRIPT: &str = include_str!("../assets/curves.js");
 /// The width for which curves are thinned.
 const THINNED: f64 = 880.0;
 
+/// The class and the size of a picture: on wide screens only, on narrow ones only, and on any, next to others.
+type Size = (&'static str, [f64; 2]);
+const WIDE: Size = ("wide", [720.0, 300.0]);
+const NARROW: Size = ("narrow", [340.0, 230.0]);
+const SMALL: Size = ("small", [340.0, 190.0]);
+
 impl Chart {
     /// The chart as part of a page.
-    fn svg(&self, size: Size) -> String {
-        let plot = self.plot(pixels(size));
+    fn svg(&self, (class, [width, height]): Size) -> String {
+        let plot = self.plot([width, height]);
         let numbers = |Axis { domain: [a, b], range: [c, d] }: Axis| format!("{a} {b} {c} {d}");
-        let data = format!(" data-x=\"{}\" data-y=\"{}\"", numbers(plot.x), numbers(plot.y));
-        let drawing = format!("<g class=\"drawing\">\n{}</g>\n", self.drawn(&plot));
-        plot::in_page(size, pixels(size), &escape(&self.title.join(", ")), &data, &drawing)
+        format!(
+            "<svg class=\"{class}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\" \
+             data-x=\"{}\" data-y=\"{}\">\n<g class=\"drawing\">\n{}</g>\n</svg>\n",
+            escape(&self.title.join(", ")),
+            numbers(plot.x),
+            numbers(plot.y),
+            self.drawn(&plot)
+        )
     }
 
     /// The chart as a figure of a page in these sizes, and its data.
@@ -69,17 +80,9 @@ impl Chart {
     }
 }
 
-fn pixels(size: Size) -> [f64; 2] {
-    match size {
-        Size::Wide => [720.0, 300.0],
-        Size::Narrow => [340.0, 230.0],
-        Size::Small => [340.0, 190.0],
-    }
-}
-
 /// The non-empty charts as a section, all of them small and over the same steps. `None` if all are empty.
 pub(crate) fn small_curves(charts: &[Chart]) -> Option<Fragment> {
-    let figures = charts.iter().filter(|chart| !chart.is_empty()).map(|chart| chart.figure(&[Size::Small]));
+    let figures = charts.iter().filter(|chart| !chart.is_empty()).map(|chart| chart.figure(&[SMALL]));
     let (figures, data): (Vec<String>, Vec<Value>) = figures.unzip();
     let body = format!("<div class=\"small\">\n{}</div>", figures.concat());
     (!figures.is_empty()).then(|| fragment(body, data))
@@ -95,8 +98,8 @@ fn fragment(body: String, data: Vec<Value>) -> Fragment {
 /// small and over the same steps. `None` if all are empty.
 pub(crate) fn curves(charts: &[Chart], beside: &str) -> Option<Fragment> {
     let mut drawn = charts.iter().filter(|chart| !chart.is_empty());
-    let (large, numbers) = drawn.next()?.figure(&[Size::Wide, Size::Narrow]);
-    let (small, mut data): (Vec<String>, Vec<Value>) = drawn.map(|chart| chart.figure(&[Size::Small])).unzip();
+    let (large, numbers) = drawn.next()?.figure(&[WIDE, NARROW]);
+    let (small, mut data): (Vec<String>, Vec<Value>) = drawn.map(|chart| chart.figure(&[SMALL])).unzip();
     data.insert(0, numbers);
     let small = small.concat();
     let body = format!("<div class=\"large\">\n{large}{beside}</div>\n<div class=\"small\">\n{small}</div>");
@@ -112,7 +115,7 @@ mod tests {
     fn time_is_shown_in_seconds() {
         let series = Series::new("training", "train".to_owned(), vec![(0, 4.0), (2500, 3.0)]);
         let chart = Chart { across: SECONDS, ..Chart::new("loss", ["Loss", "nats"], vec![series]) };
-        let (html, json) = chart.figure(&[Size::Wide]);
+        let (html, json) = chart.figure(&[WIDE]);
         assert!(html.contains("data-x=\"0 2.5 "), "{html}");
         assert_eq!(json["series"][0]["points"], json!([[0.0, 4.0], [2.5, 3.0]]));
     }

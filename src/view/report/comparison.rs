@@ -1,6 +1,6 @@
 //! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
 
-use super::curves::{self as charts, Column, GRADIENT_NORM, LEARNING_RATE, SPEED, TRAINING_LOSS, progress};
+use super::curves::{Column, GRADIENT_NORM, LEARNING_RATE, SPEED, TRAINING_LOSS, progress};
 use super::numbers::median;
 use super::{Report, ReportError};
 use crate::format::{compact, duration, grouped, whole};
@@ -73,7 +73,7 @@ impl Comparison {
         };
         let training = Chart { from_zero: false, ..self.column(TRAINING_LOSS, names) };
         let small = [LEARNING_RATE, GRADIENT_NORM, SPEED].map(|column| self.column(column, names));
-        [losses, training].into_iter().chain(small).chain(self.gradient_norms(names)).collect()
+        [losses, training].into_iter().chain(small).collect()
     }
 
     /// A column of the logs, with a curve per run, the best in front.
@@ -81,26 +81,6 @@ impl Comparison {
         let runs = names.iter().zip(&self.reports).enumerate().rev();
         let of_runs = runs.map(|(at, (name, report))| (name.clone(), ranked_class(at), &report.curves));
         Chart { is_ranked: true, ..column.chart(of_runs) }
-    }
-
-    /// The gradient norms of each layer, with a curve per run.
-    fn gradient_norms(&self, names: &[String]) -> Vec<Chart> {
-        let mut charts = Vec::new();
-        let layers = self.reports.iter().map(|report| report.curves.gradient_norms()).collect::<Vec<_>>();
-        // The layers of the deepest run: those of the others are among them.
-        let deepest = layers.iter().max_by_key(|layers| layers.len()).into_iter().flatten();
-        for (layer, _) in deepest {
-            let of_run = |at: usize| {
-                let (_, points) = layers[at].iter().find(|(known, _)| known == layer)?;
-                Some((names[at].clone(), ranked_class(at), points.clone(), &self.reports[at].curves))
-            };
-            charts.push(Chart {
-                title: [(*layer).to_owned(), "gradient norm".to_owned()],
-                is_ranked: true,
-                ..charts::chart(&format!("gradients-{layer}"), (0..names.len()).rev().filter_map(of_run))
-            });
-        }
-        charts
     }
 
     fn table(&self, names: &[String]) -> Fragment {

@@ -98,7 +98,7 @@ impl Column {
 }
 
 /// A chart without a title, from 0, with the name, the CSS class, the points and the log of each curve.
-pub(super) fn chart<'a>(id: &str, curves: impl IntoIterator<Item = (String, String, Vec<Point>, &'a Curves)>) -> Chart {
+fn chart<'a>(id: &str, curves: impl IntoIterator<Item = (String, String, Vec<Point>, &'a Curves)>) -> Chart {
     let series = curves.into_iter().map(|(name, class, points, curves)| Series {
         progress: progress(curves),
         ..Series::new(&name, class, points)

@@ -175,11 +175,11 @@ impl Sheet {
 }
 
 impl Figure {
-    pub(crate) fn new(title: impl Into<String>, content: Content) -> Self {
+    fn new(title: impl Into<String>, content: Content) -> Self {
         Self { title: title.into(), choice: None, content }
     }
 
-    fn grid(title: impl Into<String>, grid: Grid) -> Self {
+    pub(crate) fn grid(title: impl Into<String>, grid: Grid) -> Self {
         Self::new(title, Content::Grid(grid))
     }
 
@@ -190,7 +190,7 @@ impl Figure {
 
 impl Grid {
     /// The grid of what `cell` gives for each row and column.
-    fn new(
+    pub(crate) fn new(
         rows: Vec<String>,
         columns: Vec<String>,
         kind: ColumnKind,
@@ -204,7 +204,7 @@ impl Grid {
 
 impl Cell {
     /// A cell with one line of text.
-    fn new(value: f64, label: String, about: String) -> Self {
+    pub(crate) fn new(value: f64, label: String, about: String) -> Self {
         Self { value, label, note: String::new(), about }
     }
 }

@@ -1,6 +1,4 @@
 //! Plots over the steps of a run, as SVG: scales, axes and curves, thinned to the picture's resolution.
-//!
-//! In a page, a plot is drawn twice, wide and narrow, with the same font size, and the page chooses.
 
 use crate::format::whole;
 use crate::view::escape::escape;
@@ -23,30 +21,6 @@ const ABOVE: f64 = 8.0;
 
 /// A step and the number measured there.
 pub(crate) type Point = (u64, f64);
-
-/// The size of a plot in a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Size {
-    /// For wide screens only.
-    Wide,
-    /// For narrow screens only.
-    Narrow,
-    /// For any screen, next to others.
-    Small,
-}
-
-/// A plot in a page; `attributes` are added to its element.
-pub(crate) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attributes: &str, body: &str) -> String {
-    let class = match size {
-        Size::Wide => "wide",
-        Size::Narrow => "narrow",
-        Size::Small => "small",
-    };
-    format!(
-        "<svg class=\"{class}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
-         aria-label=\"{label}\"{attributes}>\n{body}</svg>\n"
-    )
-}
 
 /// The plot area: steps from left to right, numbers from bottom to top.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,5 @@
 //! The table of a sweep, and its page.
 
-mod figures;
 mod page;
 
 pub use page::sweep_page;
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!(html.matches("<path class=\"line series-").count(), 2 * 3, "legend and chart");
         assert!(html.contains("[[40.0,1.9],[120.0,1.5]]"), "no curve is cut");
         assert!(html.contains("the highest that was tried") && html.contains("After 2 min 0 s the best"));
-        for heading in ["What was found", "Settings", "Curves", "Each key", "Importance", "The best config"] {
+        for heading in ["What was found", "Settings", "Curves", "Importance", "The best config"] {
             assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
         }
         assert!(!sweep_page(&outcome(), &[Vec::new(), Vec::new(), Vec::new()]).contains("<h2>Curves"));

@@ -1,15 +1,14 @@
 //! The page of a sweep.
 
-use super::{figures, loss, remarks, values};
+use super::{loss, name, remarks, values};
 use crate::format::{duration, grouped, milliseconds, percent};
 use crate::sweep::{Group, Importance, Outcome};
 use crate::view::escape::escape;
 use crate::view::html::curves::curves as curves_section;
 use crate::view::html::{Fragment, page};
 use crate::view::sheet::html::sheet_fragment;
-use crate::view::sheet::{Content, Figure, Sheet};
+use crate::view::sheet::{Cell, ColorScale, ColumnKind, Figure, Grid, Sheet};
 use crate::view::svg::chart::{Chart, SECONDS, Series, ranked_class};
-use crate::view::svg::plot;
 
 const STYLE: &str = include_str!("../assets/sweep.css");
 const SCRIPT: &str = include_str!("../assets/sweep.js");
@@ -23,18 +22,13 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
         outcome.sweep_dir.display(),
         best.map_or_else(|| "None was trained.".to_owned(), |best| format!("The best: {best}."))
     );
-    let styles = &[plot::STYLE, plot::FIGURE_STYLE, STYLE];
-    let section = |body: String| Fragment { body, ..Fragment::empty("sweep", styles, &[SCRIPT]) };
+    let section = |body: String| Fragment { body, ..Fragment::empty("sweep", &[STYLE], &[SCRIPT]) };
     let found: String = remarks(outcome).iter().map(|remark| format!("<p>{}</p>\n", escape(remark))).collect();
     let mut sections = Vec::new();
     if !found.is_empty() {
         sections.push(("What was found", section(found)));
     }
     sections.extend(curves_section(&[chart(outcome, curves)], "").map(|curves| ("Curves", curves)));
-    let of_keys = figures::scatters(outcome);
-    if !of_keys.is_empty() {
-        sections.push(("Each key", section(of_keys)));
-    }
     sections.push(("Importance", sheet_fragment(&importance(&outcome.importance))));
     sections.push(("Settings", section(settings(outcome))));
     if let Some(toml) = &outcome.best_toml {
@@ -90,8 +84,18 @@ fn settings(outcome: &Outcome) -> String {
 /// The share of each key as bars, and the mean loss of each group of its values.
 fn importance(keys: &[Importance]) -> Sheet {
     let shares = keys.iter().filter_map(|it| Some((it.key.clone(), it.share?))).collect();
-    let groups = |it: &Importance| it.groups.iter().map(Group::label).collect::<Vec<_>>().join(", ");
-    let lines = keys.iter().map(|it| format!("{}  {}", it.key, groups(it))).collect();
+    let groups: Vec<(&str, &Group)> =
+        keys.iter().flat_map(|it| it.groups.iter().map(move |group| (&*it.key, group))).collect();
+    let losses: Vec<f64> = groups.iter().filter_map(|(_, group)| group.bits_per_byte).collect();
+    let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+    let cell = |row: usize, _| {
+        let (key, group) = groups[row];
+        let loss = group.bits_per_byte?;
+        Some(Cell::new(mean - loss, format!("{loss:.4}"), format!("{key} = {}", group.label())))
+    };
+    let rows = groups.iter().map(|(key, group)| format!("{} = {}", name(key), group.values)).collect();
+    let scale = ColorScale::signed(losses.iter().map(|loss| mean - loss));
+    let grid = Grid::new(rows, vec!["bits per byte".to_owned()], ColumnKind::Named, scale, cell);
     Sheet {
         heading: "Importance".to_owned(),
         lead: "The share of the variance of the ranks that the values of a key explain, beyond what chance would (the \
@@ -99,9 +103,9 @@ fn importance(keys: &[Importance]) -> Sheet {
             .to_owned(),
         figures: vec![
             Figure::bars("The share of each key", shares, percent),
-            Figure::new(
-                "The mean bits per byte of each group of values, and the number of its settings",
-                Content::Lines(lines),
+            Figure::grid(
+                "The mean loss of the settings with these values; the colour is its distance below the mean",
+                grid,
             ),
         ],
     }

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, precision_remark};
 use crate::data::Records;
-use crate::format::{duration, fixed, grouped, milliseconds, percent, size, whole};
+use crate::format::{duration, fixed, grouped, milliseconds, percent, short, size, whole};
 use crate::plan::{Distributed, Exchanges, FinetunePlan, Memory, Plan, Time, Vocabulary};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
@@ -160,7 +160,7 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
     }
     row(text, "tokens of a step", &grouped(r.tokens_per_step), &batch);
     let epochs = r.epochs.zip(plan.text.as_ref()).map(|(epochs, text)| {
-        format!("{} over the {} of the training text", times(epochs), grouped(text.train_tokens))
+        format!("{} times over the {} of the training text", short(epochs), grouped(text.train_tokens))
     });
     row(text, "tokens of the run", &grouped(r.tokens), &epochs.unwrap_or_default());
     let of_updates = format!("{} of them in {:?}'s updates", si(r.update_flops), config.optimizer.kind);
@@ -250,15 +250,6 @@ fn si(n: f64) -> String {
     format!("{n:.decimals$}{}", units[unit])
 }
 
-fn times(n: f64) -> String {
-    let decimals = match n {
-        _ if n >= 99.5 => 0,
-        _ if n >= 0.095 => 1,
-        _ => 4,
-    };
-    format!("{n:.decimals$} times")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +260,5 @@ mod tests {
             [0.0, 12.0, 999.4, 1536.0, 2.46e9, 99_960.0, 999_900.0, 3.1e27].map(si),
             ["0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"]
         );
-        assert_eq!([0.001, 2.68, 120.0].map(times), ["0.0010 times", "2.7 times", "120 times"]);
     }
 }

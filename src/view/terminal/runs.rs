@@ -84,7 +84,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
             iter::once(row[0].clone()).chain(cells).collect::<Vec<_>>()
         };
         let heading = cells(&heading);
-        let columns: Vec<Column<'_>> = heading.iter().map(|name| Column::Left(name)).collect();
+        let columns: Vec<Column<'_>> = heading.iter().map(|name| (&**name, false)).collect();
         cut_table(&columns, &rows.iter().map(cells).collect::<Vec<_>>(), n_columns)
     });
     blocks.collect::<Vec<_>>().join("\n")

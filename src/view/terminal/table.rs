@@ -12,18 +12,14 @@ const MIN_FIRST: usize = 12;
 
 const GAP: &str = "  ";
 
-/// The heading of a column, and the alignment of its cells.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Column<'a> {
-    Left(&'a str),
-    Right(&'a str),
-}
+/// The heading of a column, and whether its cells are right-aligned.
+pub(crate) type Column<'a> = (&'a str, bool);
 
 /// A table with a line per row below the headings, which are separated by `|`; a leading `>` means right-aligned. It is
 /// at most `n_columns` wide: see [`cut_table`].
 pub(crate) fn table(headings: &str, rows: &[impl AsRef<[String]>], n_columns: usize) -> String {
     let headings = headings.split('|').map(str::trim);
-    let columns = headings.map(|heading| heading.strip_prefix('>').map_or(Column::Left(heading), Column::Right));
+    let columns = headings.map(|heading| (heading.trim_start_matches('>'), heading.starts_with('>')));
     cut_table(&columns.collect::<Vec<_>>(), rows, n_columns)
 }
 
@@ -71,7 +67,7 @@ pub(crate) fn continued_table(
     paint: impl Fn(usize, usize, String) -> String,
 ) -> String {
     let columns: Vec<Column<'_>> =
-        iter::once(Column::Left("")).chain(columns.iter().map(|heading| Column::Right(heading))).collect();
+        iter::once(("", false)).chain(columns.iter().map(|heading| (&**heading, true))).collect();
     let rows: Vec<_> = rows.iter().map(|(name, cells)| [slice::from_ref(name), cells].concat()).collect();
     let widths = widths(&columns, &rows);
     blocks(&columns, &rows, &widths, n_columns, &paint)
@@ -101,7 +97,7 @@ fn blocks(
 }
 
 fn widths(columns: &[Column<'_>], rows: &[impl AsRef<[String]>]) -> Vec<usize> {
-    let widest = |(at, Column::Left(heading) | Column::Right(heading)): (usize, &Column<'_>)| {
+    let widest = |(at, (heading, _)): (usize, &Column<'_>)| {
         let cells = rows.iter().map(|row| width(&row.as_ref()[at]));
         cells.chain([width(heading)]).max().unwrap_or(0)
     };
@@ -119,18 +115,13 @@ fn lines(
     let aligned = |at: usize, cell: &str| {
         let cell = cut_in_the_middle(cell, widths[at]);
         let blanks = " ".repeat(widths[at].saturating_sub(width(&cell)));
-        match columns[at] {
-            Column::Left(_) => cell + &blanks,
-            Column::Right(_) => blanks + &cell,
-        }
+        if columns[at].1 { blanks + &cell } else { cell + &blanks }
     };
     let line = |cell: &dyn Fn(usize) -> String| {
         let cells: Vec<String> = iter::once(0).chain(shown.clone()).map(cell).collect();
         cells.join(GAP).trim_end().to_owned() + "\n"
     };
-    let headings = line(&|at| match columns[at] {
-        Column::Left(heading) | Column::Right(heading) => aligned(at, heading),
-    });
+    let headings = line(&|at| aligned(at, columns[at].0));
     let rows = rows.iter().enumerate().map(|(row, cells)| {
         line(&|at| match aligned(at, &cells.as_ref()[at]) {
             name if at == 0 => name,
