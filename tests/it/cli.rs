@@ -311,18 +311,9 @@ fn config_mistakes_are_explained() {
       |        ^^^^^^^^
     invalid boolean, expected `true`
     ");
-    // A key without its section and one that does not exist are the same kind of mistake.
-    assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "model.d_modle=3"]), @r#"
-    error: the config `tiny.toml` has a problem:
-      - --set model.d_modle=3: there is no such key in [model]; did you mean `model.d_model`?
-    "#);
     assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "max_steps=3"]), @r#"
     error: the config `tiny.toml` has a problem:
       - --set max_steps=3: the section is missing, did you mean train.max_steps?; write section.key=value, such as --set train.max_steps=100
-    "#);
-    assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "modeld_model"]), @r#"
-    error: the config `tiny.toml` has a problem:
-      - --set modeld_model: there is no `=`; write section.key=value, such as --set train.max_steps=100
     "#);
     assert_snapshot!(
         with(&["train.max_steps=0", "model.dropout=2", "model.n_heads=3", "optimizer.learning_rate=fast"]),
@@ -355,9 +346,6 @@ fn text_mistakes_are_explained() {
     error: there is no file or folder `txet.txt`
       hint: did you mean `text.txt`?
     $ train project/mine.toml
-    error: there is no file or folder `mine.txt`
-      hint: relative paths start at the working directory, not at the config: from here it is `project/mine.txt`
-    $ plan project/mine.toml
     error: there is no file or folder `mine.txt`
       hint: relative paths start at the working directory, not at the config: from here it is `project/mine.txt`
     $ init --device cpu --from-text records.jsonl
@@ -425,14 +413,8 @@ fn run_mistakes_are_explained() {
     $ generate runs/tiny/checkpoints/step-000099
     error: there is no run at `runs/tiny/checkpoints/step-000099`
       hint: found there: `runs/tiny/checkpoints/step-000030`, `runs/tiny/checkpoints/step-000040`
-    $ generate runs/tiny/step-000030
-    error: there is no run at `runs/tiny/step-000030`
-      hint: did you mean `runs/tiny/checkpoints/step-000030`?
     $ generate runs/tiny/step-30
     error: there is no run at `runs/tiny/step-30`
-      hint: did you mean `runs/tiny/checkpoints/step-000030`?
-    $ train tiny.toml --run-dir runs/tiny/step-000030 --resume
-    error: there is no run at `runs/tiny/step-000030`
       hint: did you mean `runs/tiny/checkpoints/step-000030`?
     $ train tiny.toml --run-dir runs/tiny/checkpoints/step-000030 --resume
     error: `runs/tiny/checkpoints/step-000030` is a checkpoint of the run `runs/tiny`, and a run is needed here
@@ -442,9 +424,6 @@ fn run_mistakes_are_explained() {
       hint: choose another place with --run-dir
     $ train tiny.toml --run-dir text.txt
     error: cannot read `text.txt`: Not a directory (os error 20)
-      hint: a run is kept in a folder; name one, or one that can be made
-    $ train tiny.toml --run-dir text.txt/run
-    error: cannot read `text.txt/run`: Not a directory (os error 20)
       hint: a run is kept in a folder; name one, or one that can be made
     $ train tiny.toml --run-dir other --resume
     error: there is no run at `other`
