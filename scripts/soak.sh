@@ -7,7 +7,7 @@
 #   fuzz           50 times as many damaged inputs as in the gate: 1,000 to 20,000 of each kind
 #   kills          a run is killed 200 times while it saves
 #   together       two exports to one place and two imports into one run at once, 200 rounds each
-#   plans          2,000 configs with extreme values are planned, each in less than a second
+#   plans          2,000 configs with extreme values are planned or refused
 #   disks          disks of 60 sizes fill up
 #   permissions    files and folders become unreadable or read-only
 #   power_loss     the power fails after each change of a file

@@ -84,7 +84,8 @@ pub fn most_held<T>(f: impl FnOnce() -> T) -> (usize, T) {
     ((MOST_HELD.get() - before).cast_unsigned(), out)
 }
 
-fn allocations() -> usize {
+/// The number of blocks that this thread has allocated so far.
+pub fn allocations() -> usize {
     ALLOCATIONS.get()
 }
 

@@ -66,17 +66,25 @@ fn adamw_repeats_pytorch_updates() {
         let clipped = gradients.clip(norm, config.grad_clip_norm);
         let learning_rate = f64::from(fixture.values("learning_rates")[step]);
         toy = optimizer.step(toy, clipped, learning_rate, step);
-        for (name, weights) in parameters::read(&toy) {
-            let expected = fixture.values(&format!("steps.{step}.weights.{name}"));
-            expect_close(&format!("{name} after step {step}"), &weights.values, expected, 2e-6);
-        }
+        expect_weights(&fixture, &format!("steps.{step}.weights."), &toy);
     }
+    expect_state(&fixture, &optimizer);
+}
+
+/// Compares the weights of `module` with those whose names begin with `prefix`.
+fn expect_weights(fixture: &Fixture, prefix: &str, module: &impl Module) {
+    for (name, weights) in parameters::read(module) {
+        let name = format!("{prefix}{name}");
+        expect_close(&name, &weights.values, fixture.values(&name), 2e-6);
+    }
+}
+
+/// Compares all running means with those at the end of the fixture.
+fn expect_state(fixture: &Fixture, optimizer: &Optimizer) {
     let state = optimizer.state();
-    for moment in ["first_moment", "second_moment"] {
-        for name in fixture.names(&format!("final.{moment}.")) {
-            let expected = fixture.values(&format!("final.{moment}.{name}"));
-            expect_close(name, &values(&state[&format!("{moment}.{name}")]), expected, 2e-6);
-        }
+    assert_eq!(state.len(), fixture.names("final.").count());
+    for (name, mean) in state {
+        expect_close(&name, &values(&mean), fixture.values(&format!("final.{name}")), 2e-6);
     }
 }
 
@@ -153,18 +161,9 @@ pub fn check_muon(device: &Device) {
         let expected = &fixture.values("norms")[step..=step];
         expect_close("norm", &[norm], expected, TOLERANCE);
         gpt = optimizer.step(gpt, gradients, setup.learning_rate(step), step);
-        for (name, weights) in parameters::read(&gpt) {
-            let expected = fixture.values(&format!("steps.{step}.weights.{name}"));
-            let what = format!("{name} after step {step}");
-            expect_close(&what, &weights.values, expected, 2e-6);
-        }
+        expect_weights(&fixture, &format!("steps.{step}.weights."), &gpt);
     }
-    let state = optimizer.state();
-    assert_eq!(state.len(), fixture.names("final.").count());
-    for (name, mean) in state {
-        let expected = fixture.values(&format!("final.{name}"));
-        expect_close(&name, &values(&mean), expected, 2e-6);
-    }
+    expect_state(&fixture, &optimizer);
 }
 
 /// The matrices in the fixture of Muon's variants.
@@ -217,18 +216,13 @@ fn muon_variants_repeat_reference_updates() {
         for step in 0..n_steps {
             let gradients = named(&fixture, &format!("steps.{step}.grads."), &device);
             matrices = optimizer.step(matrices, gradients, config.learning_rate, step);
-            for (name, weights) in parameters::read(&matrices) {
-                let expected = fixture.values(&format!("{case}.steps.{step}.weights.{name}"));
-                expect_close(&format!("{case}: {name} after step {step}"), &weights.values, expected, 2e-6);
-            }
+            expect_weights(&fixture, &format!("{case}.steps.{step}.weights."), &matrices);
         }
-        for (name, weights) in parameters::read(&optimizer.averaged(matrices.valid())) {
-            let expected = match ema_decay > 0.0 {
-                true => format!("{case}.final.average.{name}"),
-                false => format!("{case}.steps.{}.weights.{name}", n_steps - 1),
-            };
-            expect_close(&format!("{case}: {name} as evaluated"), &weights.values, fixture.values(&expected), 2e-6);
-        }
+        let evaluated = match ema_decay > 0.0 {
+            true => format!("{case}.final.average."),
+            false => format!("{case}.steps.{}.weights.", n_steps - 1),
+        };
+        expect_weights(&fixture, &evaluated, &optimizer.averaged(matrices.valid()));
         let state = optimizer.state();
         let n_of_each = if normuon_beta2 > 0.0 { 2 } else { 1 };
         assert_eq!(state.len(), n_of_each * hidden.len(), "{case}");

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use proptest::prelude::*;
 use serde_json::Value;
+use tinderbox::device;
 use tinderbox::model::{Gpt, Parameter, parameters};
 use tinderbox::plan::{self, Parameters};
 
-use crate::fixtures::{Folder, files, number, set, text};
+use crate::allocations::allocations;
+use crate::fixtures::{Folder, Place, files, number, set, text};
 use crate::properties::any_model;
 
 /// A small run with everything that a plan covers.
@@ -230,12 +231,6 @@ fn plan_warns_with_keys_to_change() {
     let said = short["warnings"].to_string();
     assert!(said.contains("too short"), "{said}");
     assert!(said.contains("even one row at a time is too much"), "{said}");
-}
-
-#[test]
-fn mistakes_are_errors_with_hints() {
-    let folder = folder();
-    folder.misuse(&["plan"]);
     let said = folder.fail(&["plan", "small.toml", "--set", "model.d_model=4194304", "--set", "model.n_layers=60000"]);
     assert!(said.contains("fits no machine\n  hint: lower model.d_model"), "{said}");
 }
@@ -345,15 +340,14 @@ const EXTREMES: [(&str, &[&str]); 24] = [
     ("tokenizer.kind", &["char", "byte", "bpe"]),
 ];
 
-/// The longest time of `n` plans of configs with such values, in seconds, and the values of that plan.
-fn slowest_plan(n: u64) -> (f64, Vec<String>) {
+/// Plans `n` configs with such values, or refuses them with an error.
+fn plan_extremes(n: usize) {
     let folder = Folder::new();
     let mut state = 1_u64;
     let mut below = |n: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(state >> 33).expect("31 bits") % n
     };
-    let mut slowest = (0.0, Vec::new());
     let (mut n_planned, mut n_refused) = (0, 0);
     for _ in 0..n {
         let settings: Vec<String> = (0..=below(10))
@@ -368,41 +362,45 @@ fn slowest_plan(n: u64) -> (f64, Vec<String>) {
             args.extend(["--ranks", "1000000"]);
         }
         args.extend(set(&settings));
-        let began = Instant::now();
         let ran = folder.run(&args);
-        let s = began.elapsed().as_secs_f64();
         match ran.code {
             Some(0) => n_planned += 1,
             Some(1) if ran.stderr.contains("error: ") => n_refused += 1,
             code => panic!("{code:?} {args:?}: {}", ran.stderr),
         }
-        if s > slowest.0 {
-            slowest = (s, args.iter().map(ToString::to_string).collect());
-        }
     }
-    println!("{n_planned} planned, {n_refused} refused, the slowest in {:.2} s: {:?}", slowest.0, slowest.1);
-    slowest
+    println!("{n_planned} planned, {n_refused} refused");
+    assert!(n_planned > n / 4 && n_refused > 0, "{n_planned} planned, {n_refused} refused");
 }
 
 #[test]
-fn extreme_configs_are_planned_in_seconds() {
-    let (s, args) = slowest_plan(40);
-    assert!(s < 5.0, "on a loaded machine, too: {s} s for {args:?}");
-    let folder = Folder::new();
-    // The first took 62 s when each divisor of the batch was tried with all layers, the second 2 s.
-    for settings in [
-        &["model.n_layers=65536", "train.batch_size=720720"][..],
-        &["train.batch_size=16777216", "train.max_steps=1000000000", "schedule.initial_batch_size=1"],
-    ] {
-        let began = Instant::now();
-        folder.succeed(&[&["plan", "tiny.toml", "--no-measure"], &*set(settings)].concat());
-        assert!(began.elapsed().as_secs_f64() < 2.0, "{settings:?}: {:?}", began.elapsed());
-    }
+fn extreme_configs_are_planned() {
+    plan_extremes(40);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn two_thousand_random_configs_are_planned_within_seconds() {
-    let (s, args) = slowest_plan(2000);
-    assert!(s < 1.0, "{s} s for {args:?}");
+fn two_thousand_random_configs_are_planned() {
+    plan_extremes(2000);
+}
+
+/// Equal layers are planned once, and not every divisor of a batch is tried.
+#[test]
+fn extreme_sizes_do_not_multiply_work() {
+    let place = Place::new();
+    let device = device::open(&"flex".parse().expect("a device")).expect("it opens");
+    let allocations_of = |settings: &[&str]| {
+        let config = place.config(settings);
+        let before = allocations();
+        plan::plan(&config, None, &device, false).expect("the config can be planned");
+        allocations() - before
+    };
+    let thousand_layers = allocations_of(&["model.n_layers=1024"]);
+    for settings in [
+        &["model.n_layers=65536", "train.batch_size=720720"][..],
+        &["train.batch_size=16777216", "train.max_steps=1000000000", "schedule.initial_batch_size=1"],
+    ] {
+        let found = allocations_of(settings);
+        assert!(found < 8 * thousand_layers, "{settings:?}: {found}, and {thousand_layers} for 1024 layers");
+    }
 }

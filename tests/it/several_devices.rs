@@ -6,7 +6,11 @@ use tinderbox::train::{Interrupter, Start, Summary, TrainError, train_on};
 
 use crate::fixtures::{Place, largest_difference, losses_of, silent};
 
-/// Trains on this many devices.
+/// Trains on this many devices, which succeeds.
+fn trained(place: &Place, n: usize, run: &str, start: Start, settings: &[&str]) -> Summary {
+    train(place, n, run, start, settings).expect("the run trains")
+}
+
 fn train(place: &Place, n: usize, run: &str, start: Start, settings: &[&str]) -> Result<Summary, TrainError> {
     let rows = ["train.batch_size=5", "train.grad_accumulation_steps=2"];
     let logs = ["train.log_interval=1", "train.checkpoint_interval=10"];
@@ -23,14 +27,12 @@ fn losses(place: &Place, run: &str) -> Vec<f64> {
 #[test]
 fn several_devices_repeat_run_of_one() {
     let place = Place::new();
-    let one = train(&place, 1, "one", Start::New, &["train.max_steps=30"]).expect("the run trains");
+    let one = trained(&place, 1, "one", Start::New, &["train.max_steps=30"]);
     for n in [2, 3] {
         let run = format!("{n}-devices");
-        let several = train(&place, n, &run, Start::New, &["train.max_steps=30"]).expect("the run trains");
-        assert!(
-            (several.val_loss.expect("the loss was measured") - one.val_loss.expect("the loss was measured")).abs()
-                < 1e-5
-        );
+        let several = trained(&place, n, &run, Start::New, &["train.max_steps=30"]);
+        let [several, one] = [&several, &one].map(|summary| summary.val_loss.expect("the run is evaluated"));
+        assert!((several - one).abs() < 1e-5, "{several} {one}");
         assert!(losses(&place, "one").len() > 30 && apart(&place, "one", &run) < 1e-5);
     }
 }
@@ -47,7 +49,7 @@ fn expect_to_go_on(place: &Place, settings: &[&str]) {
     {
         let max_steps = format!("train.max_steps={max_steps}");
         let settings = [&["schedule.kind=\"constant\"", "train.eval_interval=0", &max_steps], settings].concat();
-        train(place, 2, run, start, &settings).expect("the run trains");
+        trained(place, 2, run, start, &settings);
     }
     let files = ["model", "optimizer"].map(|name| format!("checkpoints/step-000020/{name}.safetensors"));
     place.assert_same("whole", "parts", &files.each_ref().map(String::as_str));
@@ -58,7 +60,7 @@ fn resume_keeps_bytes_with_equal_devices() {
     let place = Place::new();
     expect_to_go_on(&place, &[]);
     let more = ["schedule.kind=\"constant\"", "train.eval_interval=0", "train.max_steps=24"];
-    assert_eq!(train(&place, 3, "parts", Start::Resume, &more).expect("the run trains").steps, 24);
+    assert_eq!(trained(&place, 3, "parts", Start::Resume, &more).steps, 24);
 }
 
 const LOCAL: [&str; 2] = ["distributed.sync=\"local\"", "distributed.local_steps=5"];
@@ -67,8 +69,7 @@ const AVERAGE: [&str; 2] = ["distributed.outer_learning_rate=1.0", "distributed.
 #[test]
 fn local_steps_average_weights_and_resume() {
     let place = Place::new();
-    train(&place, 2, "local", Start::New, &[&LOCAL[..], &AVERAGE, &["train.max_steps=20"]].concat())
-        .expect("the run trains");
+    trained(&place, 2, "local", Start::New, &[&LOCAL[..], &AVERAGE, &["train.max_steps=20"]].concat());
     let losses = losses(&place, "local");
     assert!(losses[19] < losses[0] - 0.5, "{losses:?}");
     for kind in ["optimizer.kind=\"adamw\"", "optimizer.kind=\"muon\""] {
@@ -81,10 +82,10 @@ fn equal_local_steps_equal_one_device() {
     let place = Place::new();
     // One row: each of two devices takes the same step as a single one, so averaging changes nothing.
     let one_row = ["train.batch_size=1", "train.grad_accumulation_steps=1", "train.max_steps=20"];
-    train(&place, 1, "one", Start::New, &one_row).expect("the run trains");
-    train(&place, 2, "average", Start::New, &[&one_row[..], &LOCAL, &AVERAGE].concat()).expect("the run trains");
+    trained(&place, 1, "one", Start::New, &one_row);
+    trained(&place, 2, "average", Start::New, &[&one_row[..], &LOCAL, &AVERAGE].concat());
     assert!(apart(&place, "average", "one") < 1e-5);
-    train(&place, 2, "outer", Start::New, &[&one_row[..], &LOCAL].concat()).expect("the run trains");
+    trained(&place, 2, "outer", Start::New, &[&one_row[..], &LOCAL].concat());
     assert!(apart(&place, "outer", "one") > 1e-4, "the outer steps go another way");
 }
 
@@ -93,9 +94,9 @@ fn bf16_gradients_stay_close() {
     let place = Place::new();
     let calm = ["train.max_steps=60", "optimizer.learning_rate=1e-3"];
     let bf16 = [&calm[..], &["distributed.gradient_dtype=\"bf16\""]].concat();
-    train(&place, 3, "f32", Start::New, &calm).expect("the run trains");
+    trained(&place, 3, "f32", Start::New, &calm);
     for run in ["bf16", "again"] {
-        train(&place, 3, run, Start::New, &bf16).expect("the run trains");
+        trained(&place, 3, run, Start::New, &bf16);
     }
     place.assert_same("bf16", "again", &["checkpoints/step-000060/model.safetensors"]);
     let difference = apart(&place, "bf16", "f32");
