@@ -313,7 +313,7 @@ fn config_mistakes_are_explained() {
     ");
     assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "max_steps=3"]), @r#"
     error: the config `tiny.toml` has a problem:
-      - --set max_steps=3: the section is missing, did you mean train.max_steps?; write section.key=value, such as --set train.max_steps=100
+      - --set max_steps=3: `max_steps` has no section; it belongs in [train]
     "#);
     assert_snapshot!(
         with(&["train.max_steps=0", "model.dropout=2", "model.n_heads=3", "optimizer.learning_rate=fast"]),

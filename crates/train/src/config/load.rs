@@ -404,7 +404,7 @@ pub(super) mod tests {
         let problems = problems(text, &["nonsense", "model.mlp=swish", "seed=1", "train.keep_checkpoints=most"]);
         let expected = [
             "--set nonsense: there is no `=`; write section.key=value, such as --set train.max_steps=100",
-            "--set seed=1: the section is missing, did you mean generate.seed or train.seed?; write section.key=value, such as --set train.max_steps=100",
+            "--set seed=1: `seed` has no section; it belongs in [generate] or [train]",
             "model.d_modle = 64: there is no such key in [model]; did you mean `model.d_model`?",
             "model.learning_rate = 1: there is no such key in [model]; it belongs in [optimizer]",
             "[modle]: there is no such section; did you mean [model]?",

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::unknown_keys::{sections_with, value_of};
+use super::unknown_keys::known_value;
 
 /// Writes the overrides into the table of the file, where later ones replace earlier ones, and returns an error message
 /// for each that is malformed or has no known key. Values are checked afterwards, together with those of the file.
@@ -11,29 +11,19 @@ pub(super) fn apply(table: &mut Table, overrides: &[String], known: &Table) -> V
 }
 
 fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String> {
-    let malformed =
-        |why: &str| Err(format!("--set {text}: {why}; write section.key=value, such as --set train.max_steps=100"));
-    let Some((path, value)) = text.split_once('=') else { return malformed("there is no `=`") };
-    let path = path.trim();
-    let Some((section, key)) = path.split_once('.') else {
-        let meant = sections_with(known, path).into_iter().map(|section| format!("{section}.{path}"));
-        return malformed(&match meant.collect::<Vec<_>>().join(" or ").as_str() {
-            "" => "the key has no section".to_owned(),
-            meant => format!("the section is missing, did you mean {meant}?"),
-        });
+    let Some((path, value)) = text.split_once('=') else {
+        return Err(format!(
+            "--set {text}: there is no `=`; write section.key=value, such as --set train.max_steps=100"
+        ));
     };
-    if section.is_empty() || key.is_empty() || key.contains('.') {
-        return malformed("the key must be a section and a name with one dot between them");
+    let path = path.trim();
+    let known_value = known_value(path, known).map_err(|why| format!("--set {text}: {why}"))?;
+    let (section, key) = path.split_once('.').expect("a known key has a section");
+    // A value of the file in place of the section is reported later.
+    if let Value::Table(section) = table.entry(section).or_insert_with(|| Table::new().into()) {
+        section.insert(key.to_owned(), parse_value(value, known_value));
     }
-    let known_value = value_of(section, key, known).map_err(|why| format!("--set {text}: {why}"))?;
-    let value = parse_value(value, known_value);
-    match table.entry(section).or_insert_with(|| Table::new().into()) {
-        Value::Table(section) => {
-            section.insert(key.to_owned(), value);
-            Ok(())
-        }
-        _ => Ok(()), // a value of the file in place of the section is reported later
-    }
+    Ok(())
 }
 
 /// The value as TOML, or as plain text if it is not TOML or the key takes a text, so that `--set model.position=rope`
@@ -88,10 +78,10 @@ mod tests {
     }
 
     #[test]
-    fn malformed_overrides_name_expected_form() {
-        for text in ["", "seed=1", ".=1", "train.=1", ".seed=1", "a.b.c=1", "x=1"] {
+    fn malformed_overrides_are_refused() {
+        for text in ["", "seed", "seed=1", ".=1", "train.=1", ".seed=1", "a.b.c=1", "x=1"] {
             let problems = apply(&mut Table::new(), &[text.to_owned()], &known());
-            assert!(problems.len() == 1 && problems[0].contains("write section.key=value"), "{text}: {problems:?}");
+            assert!(problems.len() == 1 && problems[0].starts_with(&format!("--set {text}: ")), "{text}: {problems:?}");
         }
     }
 }

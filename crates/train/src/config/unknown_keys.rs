@@ -10,16 +10,20 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
             (Some(Value::Table(known_section)), Value::Table(section)) => {
                 let (good, bad): (Vec<_>, Vec<_>) =
                     section.into_iter().partition(|(key, _)| known_section.contains_key(key));
-                problems.extend(bad.iter().map(|(key, value)| unknown_key(&name, known_section, key, value, known)));
+                let unknown = |(key, value): &(String, Value)| {
+                    format!("{name}.{key} = {value}: {}", no_key(&name, known_section, key, known))
+                };
+                problems.extend(bad.iter().map(unknown));
                 kept.insert(name, Value::Table(good.into_iter().collect()));
             }
             (Some(_), value) => {
                 problems.push(format!("{name} = {value}: `{name}` is a section; write its keys under [{name}]"));
             }
-            (None, Value::Table(_)) => {
-                problems.push(no_section(&name, known));
+            (None, Value::Table(_)) => problems.push(no_section(&name, known)),
+            (None, value) => {
+                let advice = advice_without_section(&name, known);
+                problems.push(format!("{name} = {value}: there is no such key outside of a section; {advice}"));
             }
-            (None, value) => problems.push(without_section(&name, &value, known)),
         }
     }
     take_moved(&mut kept, problems);
@@ -42,22 +46,14 @@ fn take_moved(table: &mut Table, problems: &mut Vec<String>) {
 /// The value of a known key, `section.key`; for any other key an error that suggests the nearest one.
 pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value, String> {
     let Some((section, key)) = path.split_once('.') else {
-        return Err(format!("the key `{path}` has no section; {}", advice_without_section(path, known)));
+        return Err(format!("`{path}` has no section; {}", advice_without_section(path, known)));
     };
-    value_of(section, key, known).map_err(|why| match known.contains_key(section) {
-        true => format!("`{path}`: {why}"),
-        false => why,
-    })
-}
-
-/// The value of a known key; for any other key an error that suggests the nearest one.
-pub(super) fn value_of<'a>(section: &str, key: &str, known: &'a Table) -> Result<&'a Value, String> {
     let Some(keys) = known.get(section).and_then(Value::as_table) else { return Err(no_section(section, known)) };
     keys.get(key).ok_or_else(|| no_key(section, keys, key, known))
 }
 
 /// The sections that have a key of this name.
-pub(super) fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
+fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
     let has_key = |section: &Value| section.as_table().is_some_and(|section| section.contains_key(key));
     known.iter().filter(|(_, section)| has_key(section)).map(|(name, _)| name.as_str()).collect()
 }
@@ -66,19 +62,10 @@ fn no_section(name: &str, known: &Table) -> String {
     format!("[{name}]: there is no such section; did you mean [{}]?", nearest(name, known.keys()))
 }
 
-fn unknown_key(section: &str, known_section: &Table, key: &str, value: &Value, known: &Table) -> String {
-    format!("{section}.{key} = {value}: {}", no_key(section, known_section, key, known))
-}
-
 fn no_key(section: &str, known_section: &Table, key: &str, known: &Table) -> String {
     let advice =
         home(key, known).unwrap_or_else(|| format!("did you mean `{section}.{}`?", nearest(key, known_section.keys())));
     format!("there is no such key in [{section}]; {advice}")
-}
-
-fn without_section(key: &str, value: &Value, known: &Table) -> String {
-    let advice = advice_without_section(key, known);
-    format!("{key} = {value}: there is no such key outside of a section; {advice}")
 }
 
 fn advice_without_section(key: &str, known: &Table) -> String {
