@@ -145,7 +145,6 @@ pub fn activate<const D: usize>(kind: Activation, x: Tensor<D>, gate: Option<Ten
     composed(kind, x, gate)
 }
 
-/// [`activate`] composed of burn's operations.
 pub(crate) fn composed<const D: usize>(kind: Activation, x: Tensor<D>, gate: Option<Tensor<D>>) -> Tensor<D> {
     match kind {
         Activation::Gelu => gelu(x),
@@ -195,7 +194,6 @@ impl FlexOperation for Activate {
     }
 }
 
-/// A piece of a tensor.
 struct Chunk<'a> {
     kind: Activation,
     x: &'a mut [f32],

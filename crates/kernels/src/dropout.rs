@@ -55,7 +55,6 @@ pub fn training_memory(shape: [usize; 3]) -> TrainingMemory {
     TrainingMemory { saved: bytes(shape), temporary: bytes(shape) }
 }
 
-/// The mask of a tensor, or of a part of one.
 #[derive(Clone, Debug)]
 pub(super) enum Mask<const D: usize> {
     /// `1 / (1 - probability)` where an element is kept, 0 where it is dropped.
@@ -65,7 +64,6 @@ pub(super) enum Mask<const D: usize> {
 }
 
 impl<const D: usize> Mask<D> {
-    /// Applies the mask to `x`, which has its shape.
     pub(super) fn apply(&self, x: Tensor<D>) -> Tensor<D> {
         match self.clone() {
             Self::Factors(factors) => x * factors,
@@ -151,7 +149,7 @@ impl Dropout {
         (self.probability * 4_294_967_296.0) as u32
     }
 
-    /// Applies the mask to consecutive elements, the first of which has the position `start` in the tensor.
+    /// Applies the mask to consecutive elements, from the position `start` in the tensor on.
     ///
     /// Each element is decided by 16 random bits, so the probability is exact to within 2^-17.
     pub(super) fn apply(&self, scalars: &mut [f32], start: usize) {
@@ -173,7 +171,6 @@ impl Dropout {
     }
 }
 
-/// The multipliers of [`hash`].
 const MULTIPLIERS: [u32; 2] = [0x7FEB_352D, 0x846C_A68B];
 
 /// A 32-bit hash with good avalanche: flipping a bit of `x` flips each bit of the result about half of the time.

@@ -32,7 +32,6 @@ pub(super) fn sum_in_lanes<const L: usize>(a: &[f32], b: &[f32], f: impl Fn(f32,
     total(lanes)
 }
 
-/// The sum of the lanes.
 #[inline(always)]
 pub(super) fn total<const L: usize>(lanes: [f32; L]) -> f32 {
     by_halves(lanes, |a, b| a + b)
@@ -51,7 +50,6 @@ pub(super) fn by_halves<const L: usize>(mut lanes: [f32; L], f: impl Fn(f32, f32
     lanes[0]
 }
 
-/// Adds `x` to `sums`, element by element.
 #[inline(always)]
 pub(super) fn add_to(sums: &mut [f32], x: &[f32]) {
     for (sum, x) in sums.iter_mut().zip(x) {
@@ -105,7 +103,6 @@ pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
     sigmoid_and_slope::<S>(x).0
 }
 
-/// The [`sigmoid`] and its derivative at `x`.
 #[inline(always)]
 fn sigmoid_and_slope<S: Simd>(x: f32) -> (f32, f32) {
     let small = exp::<S>(-x.abs());
@@ -194,7 +191,6 @@ impl WithSimd for LogSumExp<'_> {
     }
 }
 
-/// Replaces a row by its softmax and returns its log-sum-exp.
 #[inline(always)]
 pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
     let mut largest = [f32::NEG_INFINITY; LANES];
@@ -241,7 +237,6 @@ pub(super) fn larger<const L: usize>(lanes: &mut [f32; L], block: &[f32; L]) {
     }
 }
 
-/// The maximum of the lanes.
 #[inline(always)]
 pub(super) fn max<const L: usize>(lanes: [f32; L]) -> f32 {
     by_halves(lanes, f32::max)

@@ -38,7 +38,6 @@ pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positi
     Tensor::from_dispatch(apply_on_flex(weights.map(Tensor::into_dispatch).collect(), operation))
 }
 
-/// [`embed`] composed of burn's operations.
 pub(crate) fn composed_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
     let [_, t] = tokens.dims();
     let x = module::embedding(weight, tokens); // [B, T, C]
@@ -54,7 +53,6 @@ struct Embedding {
     /// The tokens of all rows, one row after another.
     tokens: Vec<usize>,
     seq_len: usize,
-    /// The position of the first token of each row.
     first: usize,
 }
 

@@ -99,7 +99,6 @@ impl<E> Frozen<E> {
 }
 
 impl<E: Element> FlexOperation for Frozen<E> {
-    /// Saves nothing.
     fn forward(&self, inputs: Vec<FlexTensor>, _: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let bias = if self.has_bias { values(&inputs[1]) } else { &[] };
         (linear::forward::<E>(&inputs[0], &self.widened(false), bias), Vec::new())

@@ -70,7 +70,6 @@ struct Linear<E> {
     elements: PhantomData<E>,
 }
 
-/// The indices of the inputs.
 const X: usize = 0;
 pub(crate) const WEIGHT: usize = 1;
 const BIAS: usize = 2;

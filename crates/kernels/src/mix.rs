@@ -34,7 +34,6 @@ pub fn saved_bytes(x: [usize; 3], y: Option<[usize; 3]>) -> f64 {
     bytes(x) + y.map_or(0.0, bytes)
 }
 
-/// [`mix`] composed of burn's operations.
 pub(crate) fn composed_mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Tensor<N> {
     let (columns, mixed) = (x.dims()[N - 1], y.dims()[N - 1]);
     let [a, b] = [0, 1].map(|i| factors.clone().narrow(0, i, 1).unsqueeze::<N>()); // [1, ..]

@@ -96,7 +96,6 @@ pub fn newton_schulz_temporary_bytes([n_rows, n_columns]: [usize; 2], widths: &[
     4.0 * (whole + widths.iter().map(of_block).max().unwrap_or(0)) as f64
 }
 
-/// [`newton_schulz`] composed of burn's operations.
 pub(crate) fn composed_newton_schulz(x: Tensor<2>, blocks: &[ColumnBlock], polynomials: Polynomials<'_>) -> Tensor<2> {
     let widths = blocks.iter().map(|block| block.width).collect();
     let matrices = x.split_with_sizes(widths, 1).into_iter().zip(blocks); // [m, width] each

@@ -48,7 +48,6 @@ pub fn saved_bytes(operations: Operations, shape: [usize; 3]) -> f64 {
     }
 }
 
-/// [`rms_norm`] composed of burn's operations.
 pub(crate) fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     let mean_square = (x.clone() * x.clone()).mean_dim(D - 1); // [.., 1]
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()

@@ -23,14 +23,11 @@ use burn::backend::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted([bool; MAX_INPUTS]);
 
-/// The most inputs of an operation.
 const MAX_INPUTS: usize = 7;
 
 impl Wanted {
-    /// No gradient will be computed.
     pub(crate) const NONE: Self = Self([false; MAX_INPUTS]);
 
-    /// Gradients of all inputs are wanted.
     #[cfg(test)]
     pub(crate) const ALL: Self = Self([true; MAX_INPUTS]);
 
@@ -52,7 +49,6 @@ impl Wanted {
         self != Self::NONE
     }
 
-    /// Whether the gradient of this input is wanted.
     pub(crate) fn of(self, input: usize) -> bool {
         self.0[input]
     }
@@ -76,10 +72,8 @@ pub(crate) trait Operation: Debug + Send + Sync + 'static {
 
 /// An [`Operation`] on f32 tensors on flex. Inputs and gradients are contiguous.
 pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
-    /// See [`Operation::forward`].
     fn forward(&self, inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>);
 
-    /// See [`Operation::backward`].
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>>;
 }
 
@@ -88,7 +82,6 @@ pub(crate) fn apply(inputs: Vec<DispatchTensor>, operation: impl Operation) -> D
     route(inputs, Arc::new(operation))
 }
 
-/// Applies a flex operation to one to seven inputs.
 pub(crate) fn apply_on_flex(inputs: Vec<DispatchTensor>, operation: impl FlexOperation) -> DispatchTensor {
     apply(inputs, OnFlex(operation))
 }

@@ -81,7 +81,6 @@ pub fn adamw(
     (tensor(weights), [first, second].map(tensor))
 }
 
-/// [`adamw`] composed of burn's operations.
 pub(crate) fn composed_adamw(
     weights: Tensor<1>,
     gradient: Tensor<1>,
@@ -139,7 +138,6 @@ pub fn nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Ten
     [update, mean].map(Tensor::from_primitive::<Flex>)
 }
 
-/// [`nesterov`] composed of burn's operations.
 pub(crate) fn composed_nesterov(
     gradient: Tensor<1>,
     factor: Option<Tensor<1>>,
@@ -188,7 +186,6 @@ pub fn descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: 
     )
 }
 
-/// [`descend`] composed of burn's operations.
 pub(crate) fn composed_descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: f64) -> Tensor<1> {
     weights * (1.0 - decay) - direction * step_size
 }
@@ -226,7 +223,6 @@ fn in_place(x: Tensor<1>, y: Tensor<1>, update: impl Fn((&mut [f32], &[f32])) + 
     Tensor::from_primitive::<Flex>(x)
 }
 
-/// [`lerp`] composed of burn's operations.
 pub(crate) fn composed_lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     mean.clone() + (x - mean) * share
 }
@@ -262,7 +258,6 @@ pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     Tensor::from_primitive::<Flex>(from_vec(vec![in_f32(total)], [1]))
 }
 
-/// [`sum_of_squares`] composed of burn's operations.
 pub(crate) fn composed_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     let parts = x.split(MOST_SUMMED, 0).into_iter();
     let squares = parts.map(|part| (part.clone() * part).sum());
@@ -298,7 +293,6 @@ pub fn mean_squares_of_columns(x: Tensor<2>) -> Tensor<1> {
     Tensor::from_primitive::<Flex>(from_vec(means, [n]))
 }
 
-/// [`mean_squares_of_columns`] composed of burn's operations.
 pub(crate) fn composed_mean_squares(x: Tensor<2>) -> Tensor<1> {
     let [_, n] = x.dims();
     (x.clone() * x).mean_dim(0).reshape([n])

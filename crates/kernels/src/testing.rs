@@ -19,7 +19,6 @@ pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-/// A tensor of [`noise`].
 pub(crate) fn constant<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D> {
     let values = noise(shape.iter().product(), seed);
     Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
@@ -59,7 +58,6 @@ pub(crate) fn output_and_gradients_by<const D: usize>(
     std::iter::once(scalars(out)).chain(gradients).collect()
 }
 
-/// The elements of a tensor.
 pub(crate) fn scalars<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().try_to_vec().expect("f32")
 }

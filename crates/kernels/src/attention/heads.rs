@@ -46,7 +46,6 @@ impl<'a> Angles<'a> {
         Self { tables: self.tables.map(|table| &table[first * self.n_pairs..]), ..self }
     }
 
-    /// The cosines and sines of a position.
     fn at(self, position: usize) -> [&'a [f32]; 2] {
         self.tables.map(|table| &table[position * self.n_pairs..][..self.n_pairs])
     }
@@ -78,7 +77,6 @@ impl Heads<'_> {
         1.0 / in_f32(1.0 / self.scale)
     }
 
-    /// The cap of scores.
     pub(super) fn cap(self) -> Option<f32> {
         self.softcap.map(in_f32)
     }

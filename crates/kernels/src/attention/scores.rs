@@ -126,17 +126,13 @@ pub(super) fn softmax<S: Simd, const L: usize>(
 
 /// The saved values for the gradient of a query's scores.
 pub(super) struct Query<'a> {
-    /// The keys that the query sees.
     pub(super) visible: Range<usize>,
-    /// The factor of the scores.
     pub(super) scale: f32,
     /// The cap of the scores, if they are CAPPED.
     pub(super) cap: f32,
-    /// The logarithm of the sum of exponentials.
     pub(super) lse: f32,
     /// The dot product of the output and its gradient.
     pub(super) delta: f32,
-    /// The factors of dropout.
     pub(super) mask: Option<&'a [f32]>,
 }
 

@@ -52,7 +52,6 @@ impl HeadShape {
         PackedRef::within(rows, [n, self.head_dim], self.value_rows())
     }
 
-    /// Writes the key and the value of one position.
     #[inline(always)]
     pub(crate) fn write(self, [keys, values]: [&mut [Row]; 2], position: usize, [key, value]: [&[f32]; 2]) {
         let column = position % WIDTH;

@@ -250,7 +250,6 @@ fn pack<W: Weight>([inputs, outputs]: [usize; 2], at: impl Fn(usize, usize) -> f
     rows
 }
 
-/// Widens a part of the weights.
 struct Widen<'a, W> {
     rows: &'a [Row<W>],
     /// The number of blocks in a panel.

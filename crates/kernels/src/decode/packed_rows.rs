@@ -174,7 +174,6 @@ impl PackedRows {
     }
 }
 
-/// Activates the columns of a panel.
 struct ActivatePanel<'a> {
     activation: Activation,
     x: &'a Rows,
@@ -316,7 +315,6 @@ impl ColumnNorm {
 mod tests {
     use super::*;
 
-    /// The norm in double precision.
     fn reference(x: &[f32], centred: bool) -> Vec<f64> {
         let n = x.len() as f64;
         let mean = if centred { x.iter().map(|x| f64::from(*x)).sum::<f64>() / n } else { 0.0 };

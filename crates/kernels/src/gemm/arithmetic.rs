@@ -33,7 +33,6 @@ pub(crate) trait Element: Word {
 pub(crate) trait Arithmetic: Copy {
     type Element: Element;
     type Simd: Simd;
-    /// A register of elements.
     type Register: Copy;
 
     fn simd(self) -> Self::Simd;
@@ -55,7 +54,6 @@ pub(crate) trait Arithmetic: Copy {
     fn stack(self, above: &Row, below: &Row) -> Row<Self::Element>;
 }
 
-/// A register of sums.
 pub(crate) type SumRegister<A> = <<A as Arithmetic>::Simd as Simd>::f32s;
 
 /// An operation that is generic over the arithmetic.
@@ -90,7 +88,6 @@ impl Element for f32 {
     }
 }
 
-/// Plain f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Exact<S>(pub(crate) S);
 

@@ -44,7 +44,6 @@ fn compiled<O: WithArithmetic<Element = Bf16x2>>(native: Avx512Bf16, operation: 
 
 // No closures below: a closure is compiled for the baseline CPU, so that each of these would be a function call.
 
-/// The number of f32 in a register.
 const LANES: usize = 16;
 
 /// The permutation that interleaves sixteen first and sixteen second scalars to pairs.

@@ -1,4 +1,4 @@
-//! The elements of packed matrices, numbers of f32 or pairs of bfloat16, and rows of them.
+//! The elements of packed matrices, f32 scalars or pairs of bfloat16, and rows of them.
 
 use std::fmt::Debug;
 
@@ -21,10 +21,9 @@ pub(crate) type Row<E = f32> = [E; WIDTH];
 /// The type has four bytes without padding and the alignment of an f32, and every bit pattern is a valid value.
 /// [`Word::count`] keeps its default.
 pub(crate) unsafe trait Word: Copy + Debug + Default + Send + Sync + 'static {
-    /// The number of scalars.
     const SCALARS: usize;
 
-    /// The number of elements for `scalars`, the last of which may be partial.
+    /// The number of elements for `scalars`; the last may be partial.
     fn count(scalars: usize) -> usize {
         scalars.div_ceil(Self::SCALARS)
     }
@@ -46,7 +45,6 @@ unsafe impl Word for Bf16x2 {
 }
 
 impl Bf16x2 {
-    /// The scalars rounded to nearest.
     #[inline(always)]
     pub(super) fn new(first: f32, second: f32) -> Self {
         Self(upper(first) >> 16 | upper(second) & 0xFFFF_0000)
@@ -64,7 +62,7 @@ impl Bf16x2 {
         self.0
     }
 
-    /// The first or the second numbers of a register of pairs.
+    /// The first or the second scalars of a register of pairs.
     #[inline(always)]
     pub(super) fn half<S: Simd>(simd: S, pairs: S::u32s, i: usize) -> S::f32s {
         simd.transmute_f32s_u32s(match i {
@@ -73,7 +71,6 @@ impl Bf16x2 {
         })
     }
 
-    /// Both as f32.
     #[inline(always)]
     pub(super) fn widened(self) -> [f32; 2] {
         [f32::from_bits(self.0 << 16), f32::from_bits(self.0 & 0xFFFF_0000)]

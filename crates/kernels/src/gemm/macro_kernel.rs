@@ -52,7 +52,7 @@ const PACKING_PANELS: usize = 4;
 const PACKING_BLOCKS: usize = 12;
 
 /// The steps of the depth that are multiplied at once (`k_c` in BLIS): 16 KiB of a panel in f32 stay in the L1 cache.
-/// With AVX-512 each number is multiplied so often that it may come from the L2 cache, which limits what a task packs.
+/// With AVX-512 each scalar is multiplied so often that it may come from the L2 cache, which limits what a task packs.
 fn kc_steps(lanes: usize, is_packed: bool) -> usize {
     match (lanes, is_packed) {
         (8, _) => 4,
@@ -92,12 +92,10 @@ impl Blocks {
         Self { shape: [rows, columns], block: [block_rows, panels * WIDTH] }
     }
 
-    /// The number of blocks.
     pub(super) fn len(self) -> usize {
         self.n_in_row() * self.shape[0].div_ceil(self.block[0])
     }
 
-    /// Rows and columns of a block.
     pub(super) fn get(self, i: usize) -> [Range<usize>; 2] {
         let at = [i / self.n_in_row(), i % self.n_in_row()];
         std::array::from_fn(|axis| {
@@ -182,7 +180,6 @@ struct DepthPart<'a> {
 }
 
 impl DepthPart<'_> {
-    /// The sums of a row and a panel.
     #[inline(always)]
     fn waiting(&mut self, row: usize, panel: usize) -> &mut Row {
         &mut self.sums[panel * self.n_rows + row]
@@ -274,7 +271,6 @@ fn wide_tiles<A: Arithmetic, L: LeftMatrix<Element = A::Element>>(
     }
 }
 
-/// R rows with the columns of two panels.
 #[inline(always)]
 fn wide_tile<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: usize>(
     arithmetic: A,
@@ -311,20 +307,16 @@ fn wide_tile<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: usize>
     }
 }
 
-/// Columns of the right matrix.
 #[derive(Clone, Copy)]
 struct PanelColumns<'a, W> {
-    /// The rows of the panel.
     rows: &'a [Row<W>],
     /// The index of the panel's first column among all columns.
     first_column: usize,
-    /// The first column within the panel.
     column: usize,
     /// The number of columns from there to the last one of the panel.
     n_columns: usize,
 }
 
-/// All rows with V registers of columns.
 #[inline(always)]
 fn column_of_tiles<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
@@ -360,7 +352,6 @@ fn column_of_tiles<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: 
     }
 }
 
-/// R rows with V registers of columns.
 #[inline(always)]
 fn tile<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,

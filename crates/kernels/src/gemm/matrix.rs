@@ -19,7 +19,6 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Contiguous rows.
     pub(crate) fn new(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::within(values, [rows, columns], columns)
     }
@@ -44,7 +43,6 @@ impl<'a> Matrix<'a> {
         transposed.transposed()
     }
 
-    /// Whether each row is contiguous.
     pub(crate) fn has_rows(self) -> bool {
         self.column_step == 1
     }
@@ -61,7 +59,6 @@ impl<'a> Matrix<'a> {
         &self.values[row * self.row_step..][..self.columns]
     }
 
-    /// The transposed view.
     pub(crate) fn transposed(self) -> Self {
         Self { rows: self.columns, columns: self.rows, row_step: self.column_step, column_step: self.row_step, ..self }
     }
@@ -112,7 +109,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         Self { elements, n_rows, n_columns, steps, first: 0, borrowed: PhantomData }
     }
 
-    /// Panels of rows.
     pub(crate) fn packed(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
         let elements = rows.as_flattened_mut();
         // SAFETY: all of them are initialized, and only elements, which have the size of scalars, are ever written to
@@ -123,7 +119,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         }
     }
 
-    /// Whether there are no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.n_rows == 0
     }
@@ -151,7 +146,7 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         MatrixMut { elements, first: column % WIDTH, ..block }
     }
 
-    /// Prefetches as many numbers of a row as a panel has, from `column` on.
+    /// Prefetches as many scalars of a row as a panel has, from `column` on.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: usize, column: usize) {
         prefetch(self.elements.wrapping_add(self.at(row, column)).cast());
@@ -182,7 +177,7 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         }
     }
 
-    /// A pointer to `n` numbers of a row, which in panels are all in one panel.
+    /// A pointer to `n` scalars of a row, which in panels are all in one panel.
     #[inline(always)]
     fn start(&self, row: usize, column: usize, n: usize) -> *mut E {
         assert!(row < self.n_rows && column + n <= self.n_columns, "columns of row {row}");
@@ -202,7 +197,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
 }
 
 impl<'a> MatrixMut<'a> {
-    /// Contiguous rows.
     pub(crate) fn new(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::within(values, [rows, columns], columns)
     }
@@ -244,7 +238,7 @@ impl<'a> MatrixMut<'a> {
         unsafe { self.block(first..first + n, 0..self.n_columns) }
     }
 
-    /// `n` initialized numbers of a row from `column` on, which in panels are all in one panel.
+    /// `n` initialized scalars of a row from `column` on, which in panels are all in one panel.
     #[inline(always)]
     pub(crate) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
         let start = self.start(row, column, n);
@@ -252,7 +246,6 @@ impl<'a> MatrixMut<'a> {
         unsafe { std::slice::from_raw_parts_mut(start, n) }
     }
 
-    /// A row of a matrix in rows.
     pub(crate) fn row(&mut self, row: usize) -> &mut [f32] {
         self.get(row, 0, self.n_columns)
     }

@@ -26,7 +26,6 @@ pub(crate) trait LeftMatrix: Copy + Send + Sync {
     /// The elements of the product's arithmetic.
     type Element: Element;
 
-    /// The elements of the right matrix.
     type RightElement: Word;
 
     /// Whether fewer of its rows fit the registers than of [`RowMajor`].
@@ -89,11 +88,9 @@ pub(crate) trait LeftMatrix: Copy + Send + Sync {
     }
 }
 
-/// A matrix that is not transposed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowMajor<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
-/// A transposed matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transposed<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
@@ -308,7 +305,6 @@ impl<E: Element> LeftMatrix for Transposed<'_, E> {
 }
 
 impl<'a, W> Mixed<'a, W> {
-    /// A left matrix of numbers of f32.
     pub(crate) fn new(left: PackedRef<'a>) -> Self {
         Self(left, PhantomData)
     }
@@ -386,10 +382,8 @@ impl<W: Weight> LeftMatrix for Mixed<'_, W> {
     }
 }
 
-/// How many rows ahead a transposed matrix is prefetched.
 const ROWS_AHEAD: usize = 16;
 
-/// How many blocks ahead weights are prefetched.
 const AHEAD: usize = 4;
 
 /// The rows and columns of a left matrix, rounded up to whole tiles of a matrix unit.

@@ -51,7 +51,6 @@ use self::transpose::SIDE;
 use crate::simd;
 use crate::tasks::{assume_init, for_each, uninit};
 
-/// A block of a product.
 struct BlockProduct<'a, L: LeftMatrix, F> {
     left: L,
     right: RightMatrix<'a, L::RightElement>,
@@ -216,7 +215,6 @@ mod tests {
         [970, 320, 40], // and a last tile of a few rows
     ];
 
-    /// The product in double precision.
     fn reference(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f64> {
         let mut out = vec![0.0; m * n];
         for (row, out) in out.chunks_mut(n).enumerate() {
@@ -348,7 +346,7 @@ mod tests {
 
     fn check_levels<E: Element>(shape: [usize; 3], transposed: bool) {
         let want = TestMatrices::new(shape).product::<E>(shape);
-        // In f32 each number is one sum of fused multiply-adds in the same order.
+        // In f32 each scalar is one sum of fused multiply-adds in the same order.
         let got = by_every_level(|| Check::<E> { shape, transposed, elements: PhantomData }, E::SCALARS == 1);
         for got in got {
             assert_close(&got, &want, &format!("{shape:?} of {} in one", E::SCALARS));

@@ -14,14 +14,12 @@ use crate::tasks::run;
 /// The sides of products that a packed matrix is used on. In f32 one copy serves both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
-    /// The left matrix of products.
     Left,
     /// The right matrix of products, or the left one, transposed.
     Right,
     Both,
 }
 
-/// The side of a product.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     /// The left matrix: an element has adjacent columns.
@@ -51,7 +49,6 @@ impl Side {
 #[derive(Debug)]
 pub(crate) struct Packed<E = f32> {
     copies: [Option<Scratch<E>>; 2],
-    /// The size, in scalars.
     shape: [usize; 2],
 }
 
@@ -84,7 +81,6 @@ impl<E: Element> Packed<E> {
         Self { copies, shape }
     }
 
-    /// The tasks that pack the matrix.
     fn tasks<'a>(&'a mut self, matrix: Matrix<'a>) -> impl Iterator<Item = Pack<'a, E>> {
         let copies = Side::BOTH.into_iter().zip(&mut self.copies);
         copies.flat_map(move |(side, out)| out.iter_mut().flat_map(move |out| Pack::tasks(matrix, out, side)))
@@ -106,7 +102,6 @@ impl<E: Element> Packed<E> {
         packed.try_into().expect("each matrix was packed")
     }
 
-    /// [`Packed::all`] of a slice.
     pub(crate) fn all_of(matrices: &[(Matrix<'_>, Role)]) -> Vec<Self> {
         let matrices = matrices.iter();
         let mut packed: Vec<_> = matrices.clone().map(|(matrix, role)| Self::new(*matrix, *role)).collect();
@@ -148,7 +143,6 @@ struct Pack<'a, E> {
 }
 
 impl<'a, E: Element> Pack<'a, E> {
-    /// The tasks that pack a whole matrix.
     fn tasks(matrix: Matrix<'a>, out: &'a mut [Row<E>], side: Side) -> impl Iterator<Item = Self> {
         let [n_rows, _] = side.shape::<E>([matrix.n_rows(), matrix.n_columns()]).map(|n| n.max(1));
         // The scalars in a row of a panel.
@@ -178,13 +172,11 @@ impl<E: Element> WithSimd for Pack<'_, E> {
     }
 }
 
-/// The fewest elements per task.
 const ELEMENTS: usize = 1 << 15;
 
 /// The most tasks per matrix. Wide parts have long contiguous reads.
 const TASKS: usize = 8;
 
-/// The number of rows copied side by side.
 const ROWS: usize = 8;
 
 impl<E: Element> WithArithmetic for Pack<'_, E> {
@@ -201,7 +193,6 @@ impl<E: Element> WithArithmetic for Pack<'_, E> {
     }
 }
 
-/// Packs elements of adjacent columns.
 #[inline(always)]
 fn pack_rows<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
     let (n_rows, width) = (matrix.n_rows(), WIDTH * A::Element::SCALARS);
@@ -252,7 +243,7 @@ fn pack_stacks<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<
     }
 }
 
-/// The numbers of a panel, padded with zeros.
+/// The scalars of a panel, padded with zeros.
 #[inline(always)]
 fn padded(row: &[f32], panel: usize) -> Row {
     let mut out = [0.0; WIDTH];

@@ -19,7 +19,6 @@ pub(crate) struct PackedRef<'a, E = f32> {
 }
 
 impl<'a, E: Word> PackedRef<'a, E> {
-    /// Contiguous panels.
     pub(crate) fn new(rows: &'a [Row<E>], [n_rows, n_columns]: [usize; 2]) -> Self {
         Self::within(rows, [n_rows, n_columns], n_rows)
     }
@@ -56,13 +55,11 @@ impl<'a, E: Word> PackedRef<'a, E> {
         self.n_columns
     }
 
-    /// The rows of a panel.
     #[inline(always)]
     pub(crate) fn panel(self, panel: usize) -> &'a [Row<E>] {
         &self.rows[panel * self.step..][..self.n_rows]
     }
 
-    /// Prefetches a row of a panel.
     #[inline(always)]
     pub(crate) fn prefetch(self, row: usize, column: usize) {
         prefetch(self.panel(column / WIDTH)[row].as_ptr().cast());
@@ -93,7 +90,6 @@ impl<'a, E: Word> PackedRef<'a, E> {
     }
 }
 
-/// Prefetches `n` rows. Any address is allowed.
 #[inline(always)]
 pub(super) fn prefetch_rows<E>(first: *const Row<E>, n: usize) {
     for row in 0..n {

@@ -91,7 +91,6 @@ pub(super) struct Int8Product<'a> {
     pub(super) rows: &'a [Quantized],
     pub(super) step: usize,
     pub(super) blocks: &'a [WeightBlock],
-    /// The first column.
     pub(super) column: usize,
 }
 

@@ -14,7 +14,6 @@ use super::packed::PackedRef;
 
 /// A matrix that tasks pack in parts.
 pub(crate) trait PackSource<E>: Sync {
-    /// The size, in scalars.
     fn shape(&self) -> [usize; 2];
 
     /// Packs a part, panel after panel, for the right side of products. Its rows and columns begin with whole panels.
@@ -31,7 +30,6 @@ impl<E: Element> PackSource<E> for Matrix<'_> {
     }
 }
 
-/// The right matrix of a product.
 #[derive(Clone, Copy)]
 pub(crate) enum RightMatrix<'a, E> {
     Packed(PackedRef<'a, E>),

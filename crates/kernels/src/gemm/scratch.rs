@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::element::{Row, WIDTH, Word};
 
-/// A row that is aligned to a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Aligned([f32; WIDTH]);

@@ -4,10 +4,8 @@ use pulp::Simd;
 
 use super::element::Word;
 
-/// The width of a square.
 pub(super) const SIDE: usize = 8;
 
-/// The transposed square.
 #[inline(always)]
 pub(super) fn transposed<S: Simd, E: Word>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]

@@ -18,7 +18,6 @@ pub(crate) trait Weight: Word {
     /// Scalar `i` of each element from `column` on, in V registers, not yet scaled.
     fn widen<S: Simd, const V: usize>(simd: S, row: &Row<Self>, column: usize, i: usize) -> [S::f32s; V];
 
-    /// One scalar of a block.
     fn value(block: &[Row<Self>], row: usize, column: usize) -> f32 {
         let i = row % Self::SCALARS;
         let [scalar] = Self::widen::<_, 1>(Scalar, &block[row / Self::SCALARS], column, i);
@@ -27,7 +26,6 @@ pub(crate) trait Weight: Word {
     }
 }
 
-/// The scales of a block's columns.
 #[inline(always)]
 pub(crate) fn scales<S: Simd, W: Weight, const V: usize>(simd: S, block: &[Row<W>], column: usize) -> [S::f32s; V] {
     let mut scales = [simd.splat_f32s(1.0); V];
@@ -40,7 +38,6 @@ pub(crate) fn scales<S: Simd, W: Weight, const V: usize>(simd: S, block: &[Row<W
     scales
 }
 
-/// Plain f32.
 impl Weight for f32 {
     fn pack(scalars: &[Row; WIDTH], out: &mut [Row]) {
         out.copy_from_slice(scalars);

@@ -63,12 +63,10 @@ pub(super) fn cross_entropy(
     })
 }
 
-/// The targets that are not ignored.
 #[derive(Clone, Debug)]
 struct Counted {
     /// The number of rows, including ignored ones.
     n_rows: usize,
-    /// The rows of these targets.
     rows: Vec<usize>,
     tokens: Vec<usize>,
 }
@@ -107,7 +105,6 @@ impl Counted {
 struct CrossEntropy<E> {
     targets: Counted,
     by_token: bool,
-    /// The cap of [`crate::softcap`].
     cap: Option<f32>,
     limits: Limits,
     elements: PhantomData<E>,

@@ -112,7 +112,6 @@ pub fn composed_output_bytes(rows @ [b, t]: [usize; 2], [c, vocab_size]: [usize;
     bytes([b, t, vocab_size]) + bytes([b, t, c]) + n_gradients * bytes([c, vocab_size])
 }
 
-/// [`cross_entropy`] composed of burn's operations.
 pub(crate) fn composed_cross_entropy(
     hidden: Tensor<2>,
     output: Output,

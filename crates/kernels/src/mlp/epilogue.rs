@@ -12,7 +12,6 @@ use crate::gemm::{Arithmetic, Element, Epilogue, MatrixMut, PackedRef, Splittabl
 pub(crate) struct ActivationEpilogue<'a, E> {
     pub(crate) activation: Activation,
     pub(crate) bias: &'a [f32],
-    /// The activations.
     pub(crate) active: MatrixMut<'a, E>,
     /// The derivative, and the gate, which is replaced by the derivative with respect to it; empty if not needed or if
     /// there is no gate.

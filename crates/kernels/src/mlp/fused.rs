@@ -59,7 +59,6 @@ struct FeedForward<E> {
 }
 
 impl<E: Element> FeedForward<E> {
-    /// The number of weight matrices.
     fn n_weights(&self) -> usize {
         if self.activation.is_gated() { 3 } else { 2 }
     }

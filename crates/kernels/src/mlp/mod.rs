@@ -84,7 +84,6 @@ pub fn training_memory(
     }
 }
 
-/// [`mlp`] composed of burn's operations.
 pub(crate) fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { up, gate, down, activation: kind, precision: _ } = mlp;
     let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);

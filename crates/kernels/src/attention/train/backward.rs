@@ -21,7 +21,6 @@ const BLOCK: usize = 128;
 // Weights of keys that a query does not see are zero only up to the end of the last panel with a visible key.
 const _: () = assert!(WIDTH.is_multiple_of(QUERIES) && BLOCK.is_multiple_of(WIDTH));
 
-/// The backward pass of the heads of a task.
 pub(super) struct BackwardPass<'a> {
     pub(super) heads: HeadGroup<'a>,
     /// `[T, H D]`

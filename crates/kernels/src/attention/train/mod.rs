@@ -195,7 +195,6 @@ impl FlexOperation for Attention {
     }
 }
 
-/// The forward pass of the heads of a task.
 struct ForwardPass<'a> {
     heads: HeadGroup<'a>,
     /// `[T, G D]`, columns of a matrix with all heads.
