@@ -169,18 +169,6 @@ mod tests {
         assert_eq!(colors, [[0, 0, 4], [14, 6, 35], [27, 12, 65], [252, 255, 164]]);
     }
 
-    #[test]
-    fn file_styles_have_both_themes() {
-        let css = in_file("a { fill: var(--paper); x: light-dark(#111111, #eeeeee) }\n");
-        let [light, dark] = THEMES.map(|theme| color("paper", theme));
-        assert_eq!(
-            css,
-            format!(
-                "\na {{ fill: {light}; x: #111111 }}\n@media (prefers-color-scheme: dark) {{\na {{ fill: {dark}; x: #eeeeee }}\n}}\n"
-            )
-        );
-    }
-
     /// Every colour of the pages is a token.
     #[test]
     fn styles_use_known_tokens() {

@@ -539,8 +539,19 @@ fn prompts_are_never_markup() {
         browser.click(&format!("#section-2 .tab:nth-child({tab})")); // a single token has all views, too
     }
     assert_eq!(browser.texts("#section-2 .top .bar"), ["1.000"]);
+    let of_second = strongest(&row(&weights(&folder, evil), [1, 0, 1]), 3);
+    let shares: Vec<String> = of_second.iter().map(|(_, weight)| format!("{weight:.3}")).collect();
+    assert_eq!(browser.texts("#section-1 .top tbody tr:nth-child(2) .bar"), shares, "of the layer that was chosen");
     let ids: Vec<String> = browser.all("[id]", "it.id").iter().map(ToString::to_string).collect();
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
     assert!(browser.overflow() < 1.0);
     assert_eq!(browser.take_problems(), [""; 0]);
+    for head in [&[][..], &["--layer", "1", "--head", "0"]] {
+        let picture =
+            ["inspect", "attention", "runs/tiny", "--prompt", evil, "--format", "svg", "--output", "evil.svg"];
+        folder.succeed(&[&picture[..], head].concat());
+        browser.open(&folder.path("evil.svg"));
+        assert_eq!(browser.evaluate("document.querySelectorAll('parsererror, script').length"), json!(0));
+        assert!(browser.texts("text").concat().contains('<'), "pieces of the prompt");
+    }
 }

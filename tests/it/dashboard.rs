@@ -218,18 +218,8 @@ fn dashboard_shows_new_and_resumed_runs() {
     let mut terminal = train(&folder, &LONG);
     terminal.wait_for_an_evaluation();
     let screen = terminal.wait_for("q or Ctrl-C: save and stop"); // the last line of a frame
-    for words in [
-        "runs/tiny on flex",
-        "/1,000,000  0 %",
-        "ing   evaluations ", // training or evaluating
-        "/100000   ",
-        " elapsed, about ",
-        "─ train • validation",
-        "▸ loss (nats/token)",
-        "┌ loss (nats/token) ─",
-        "┌ log ─",
-        "q or Ctrl-C: save and stop",
-    ] {
+    for words in ["runs/tiny on flex", "/1,000,000  0 %", "/100000   ", " elapsed, about ", "┌ loss (nats/token) ─"]
+    {
         assert!(screen.contains(words), "no `{words}` in\n{screen}");
     }
     for name in ["learning rate", "speed (tokens/s)", "gradient norm", "peak memory (MiB)"] {

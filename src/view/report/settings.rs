@@ -188,6 +188,9 @@ mod tests {
         let names: Vec<&str> = sections.iter().map(|section| &*section.name).collect();
         assert_eq!(names[..4], ["data", "tokenizer", "model", "train"]);
         assert_eq!(sections[2].settings[1].key, "d_model");
+        // Without a key that others need, the config is invalid.
+        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
+        assert_eq!(setting(&sections, "model", "n_heads").origin, chosen("4"));
     }
 
     #[test]
@@ -195,13 +198,6 @@ mod tests {
         for (number, expected) in [(0.1 * 0.003, "0.0003"), (0.1 + 0.2, "0.3"), (1.0, "1.0")] {
             assert_eq!(shown(&Value::Float(number)), expected);
         }
-    }
-
-    #[test]
-    fn required_keys_are_chosen() {
-        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
-        let n_heads = &setting(&sections, "model", "n_heads").origin;
-        assert_eq!(*n_heads, Origin::Chosen(Some("4".to_owned())));
     }
 
     #[test]

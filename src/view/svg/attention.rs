@@ -120,32 +120,4 @@ mod tests {
         assert!(svg.contains("scale(20.000)") || svg.contains("scale(40.000)"), "two tokens a cell");
         assert!(svg.contains("M0 199h200v1H0z") && !svg.contains("M0 200h"));
     }
-
-    /// Whether all elements of `xml` are closed, in the right order, with nothing outside.
-    fn is_well_formed(xml: &str) -> bool {
-        let mut open = Vec::new();
-        for tag in xml.split('<').skip(1) {
-            let Some((tag, _)) = tag.split_once('>') else { return false };
-            let name = |tag: &str| tag.split_whitespace().next().unwrap_or("").to_owned();
-            match tag.strip_prefix('/') {
-                Some(end) if open.pop() != Some(name(end)) => return false,
-                None if !tag.ends_with('/') => open.push(name(tag)),
-                _ => {}
-            }
-        }
-        open.is_empty() && xml.matches('"').count().is_multiple_of(2)
-    }
-
-    #[test]
-    fn any_text_makes_well_formed_pictures() {
-        for head in [None, Some(1)] {
-            let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
-            let svg =
-                attention_svg(&prompts.map(|text| attention(text, [1, 2], [None, head], |_, _, _| 0.3)), "<mine>");
-            assert!(is_well_formed(&svg), "{svg}");
-            assert!(!svg.contains("<script") && !svg.contains('\u{1b}') && !svg.contains('\u{0}'));
-            assert!(svg.contains("&lt;") && svg.contains("&amp;"));
-        }
-        assert!(!is_well_formed("<a><b></a></b>") && !is_well_formed("<a>"));
-    }
 }
