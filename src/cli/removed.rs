@@ -52,6 +52,8 @@ mod tests {
             ("inspect heads --annotations=f runs/a", "inspect heads --annotations"),
             ("bench attention --rounds 3", "bench attention"),
             ("bench machine", "bench machine"),
+            ("init --from-text a.txt --search 30m", "init --search"),
+            ("cache size --json", "cache size"),
             ("sweep a.toml --method halving", "sweep --method halving"),
             ("sweep a.toml --method=asha", "sweep --method asha"),
             ("plan a.toml --network 1Gbit", "plan --network"),
