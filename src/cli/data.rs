@@ -122,7 +122,7 @@ impl Preview {
         let n_val = records.val.iter().count();
         let mut text = format!(
             "records   {}: {} for training, {} for validation\n\
-             tokens    {}, of which {} count ({:.1} %)\n\
+             tokens    {}, {} count ({:.1} %)\n\
              lengths   {}\n\
              cut       {} records are longer than the limit; the longest has {} tokens\n\
              skipped   {} records without a token that counts\n",

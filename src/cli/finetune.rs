@@ -194,7 +194,7 @@ fn describe(records: &Records) {
     let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = records;
     let what = if *preferences { "preferences" } else { "records" };
     note(format!(
-        "{what} {used}, {} tokens, of which {} count ({:.0} %); the longest has {longest}",
+        "{what} {used}, {} tokens, {} count ({:.0} %); the longest has {longest}",
         grouped(*tokens),
         grouped(*counted_tokens),
         100.0 * *counted_tokens as f64 / (*tokens).max(1) as f64

@@ -158,7 +158,7 @@ fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
     read().with_context(|| format!("cannot follow the schema `{}`", path.display()))
 }
 
-/// The form in which completions are printed.
+/// How completions are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Unchanged bytes, with nothing added.

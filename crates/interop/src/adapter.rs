@@ -93,9 +93,6 @@ pub(crate) fn to_theirs(
 ) -> io::Result<BTreeMap<String, ForeignAdapter>> {
     let mut theirs = BTreeMap::new();
     for (layer, tensor) in layers(layout) {
-        if !tensor.columns.iter().any(|columns| ours.iter().any(|adapter| adapter.rows.weight == columns.path)) {
-            continue;
-        }
         let columns = columns_of(tensor);
         let is_here = |rows: &AdapterRows| columns.contains(&(&*rows.weight, rows.columns.start));
         let here: Vec<_> = ours.iter().filter(|adapter| is_here(&adapter.rows)).collect();
@@ -114,14 +111,12 @@ pub(crate) fn to_theirs(
                     a[(before + i) * n_inputs + input] = *value;
                 }
             }
-            for (out, (path, column)) in columns.iter().enumerate() {
-                if *path == rows.weight && rows.columns.contains(column) {
-                    for i in 0..own {
-                        b[out * rank + before + i] = our_b[i * rows.columns.len() + column - rows.columns.start];
-                    }
-                    if let (Some(theirs), Some(ours)) = (&mut magnitude, &our_magnitude) {
-                        theirs[out] = ours.values[column - rows.columns.start];
-                    }
+            for (out, column) in outputs(rows, &columns) {
+                for i in 0..own {
+                    b[out * rank + before + i] = our_b[i * rows.columns.len() + column];
+                }
+                if let (Some(theirs), Some(ours)) = (&mut magnitude, &our_magnitude) {
+                    theirs[out] = ours.values[column];
                 }
             }
             before += own;
@@ -205,15 +200,12 @@ pub(crate) fn to_ours(
             }
             #[allow(clippy::cast_possible_truncation, reason = "weights are f32")]
             let factor = (own_scale / scale) as f32;
-            for (out, (path, column)) in columns.into_iter().enumerate() {
-                if path == rows.weight && rows.columns.contains(&column) {
-                    for i in 0..r {
-                        b[i * rows.columns.len() + column - rows.columns.start] =
-                            adapter.b.values[out * r + i] * factor;
-                    }
-                    if let Some(theirs) = &adapter.magnitude {
-                        magnitude[column - rows.columns.start] = theirs.values[out];
-                    }
+            for (out, column) in outputs(&rows, &columns) {
+                for i in 0..r {
+                    b[i * rows.columns.len() + column] = adapter.b.values[out * r + i] * factor;
+                }
+                if let Some(theirs) = &adapter.magnitude {
+                    magnitude[column] = theirs.values[out];
                 }
             }
         }
@@ -234,6 +226,14 @@ fn layer_of<'a>(layout: &'a [ForeignTensor], rows: &AdapterRows) -> Option<(&'a 
     let those = layers(layout).filter(|(_, tensor)| is_of(tensor));
     let mut those = those.map(|(layer, tensor)| (layer, columns_of(tensor)));
     those.find(|(_, columns)| columns.contains(&(&*rows.weight, rows.columns.start)))
+}
+
+/// The outputs of their layer that our adapter changes, each with the adapter's column; `columns` are the layer's.
+fn outputs<'a>(rows: &'a AdapterRows, columns: &'a [(&'a str, usize)]) -> impl Iterator<Item = (usize, usize)> + 'a {
+    columns.iter().enumerate().filter_map(|(out, (path, column))| {
+        let is_changed = *path == rows.weight && rows.columns.contains(column);
+        is_changed.then(|| (out, column - rows.columns.start))
+    })
 }
 
 /// Their weights of layers, by the layers' names.

@@ -42,7 +42,7 @@ pub enum InteropError {
     NotPortable { unsupported_keys: Vec<String> },
     #[error(
         "the run cannot be the model in `{path}`, which is of the family {family}:{}\n  hint: compare it with a model \
-         that was exported from it, or from which it was imported",
+         that it was imported from or exported to",
         listed(unsupported_keys)
     )]
     OtherFamily { path: PathBuf, family: &'static Family, unsupported_keys: Vec<String> },

@@ -9,7 +9,7 @@ use tinderbox_model::config::GenerateConfig;
 /// The name of the file.
 pub(super) const MODELFILE: &str = "Modelfile";
 
-/// The first line, by which a later export recognises a file that it may replace.
+/// The first line, which tells a later export that it may replace the file.
 const FIRST_LINE: &str = "# Written by Tinderbox: ollama create NAME -f Modelfile";
 
 /// Whether Tinderbox wrote the file with this content.

@@ -19,7 +19,7 @@ pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 pub(super) const ALIGNMENT: u64 = 32;
 /// ggml's limit on the dimensions of a tensor.
 const MAX_DIMENSIONS: u32 = 4;
-/// The size of the pieces in which a tensor is read, in bytes.
+/// Tensors are read in pieces of this many bytes.
 const CHUNK_BYTES: usize = 1 << 18;
 
 /// An open file whose header was read, or all files of a split model.
@@ -200,7 +200,7 @@ impl TensorInfo {
         match n_bytes.and_then(|n_bytes| offset.checked_add(n_bytes)) {
             Some(end) if end <= available => Ok(()),
             _ => Err(format!(
-                "of shape {shape:?} in {} begins at byte {offset} of the tensors, of which there are {available}",
+                "of shape {shape:?} in {} begins at byte {offset} of the tensors, and they have {available}",
                 kind.name()
             )),
         }

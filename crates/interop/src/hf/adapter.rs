@@ -76,7 +76,7 @@ pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: 
     })
 }
 
-/// The end of a layer's name by which PEFT finds the layer in every block: the last word, or the last two if other
+/// The end of a layer's name that PEFT looks for in every block: the last word, or the last two if other
 /// layers share the last one.
 fn module_name(layer: &str, layout: &[ForeignTensor]) -> String {
     let ending = |name: &str, n: usize| {

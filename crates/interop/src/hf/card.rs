@@ -69,7 +69,7 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
 /// Whether losses count the ends of documents.
 fn condition(model: &Outgoing) -> String {
     let Some(end) = model.tokenizer.end_of_text() else {
-        return "It counts no ends of documents, for which there is no token.".to_owned();
+        return "It does not count ends of documents: the tokenizer has no token for them.".to_owned();
     };
     let end = model.tokenizer.piece(end);
     let at = model.config.data.document_separator.as_ref();

@@ -47,7 +47,7 @@ const ENDS: [&str; 15] = [
     "<end_of_utterance>",
 ];
 
-/// Tokens, and the method by which text is tokenized.
+/// Tokens, and the method that finds them in text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocab {
     pub tokens: Vec<VocabToken>,
@@ -66,7 +66,7 @@ pub struct Vocab {
 /// The method that splits text into tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
-    /// Byte-level BPE: words of a pre-tokenizer, in which pairs are merged by rank.
+    /// Byte-level BPE: merges pairs by rank within the words of a pre-tokenizer.
     Gpt2 {
         /// GGUF's name of the pre-tokenizer.
         pre: String,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     /// A SentencePiece vocabulary of the letters of "the" and all bytes.
-    fn sentencepiece(add_space_prefix: bool) -> Vocab {
+    fn sentencepiece() -> Vocab {
         let mut tokens = vec![
             VocabToken { text: "<unk>".to_owned(), kind: TokenKind::Unknown },
             VocabToken { text: "<s>".to_owned(), kind: TokenKind::Control },
@@ -309,41 +309,12 @@ mod tests {
         let chat_template = Some("{{ messages }}".to_owned());
         Vocab {
             tokens,
-            model: Model::Llama { scores, add_space_prefix },
+            model: Model::Llama { scores, add_space_prefix: true },
             bos: Some(1),
             eos: Some(2),
             ends: Vec::new(),
             add_bos: true,
             chat_template,
-        }
-    }
-
-    #[test]
-    fn sentencepiece_merges_by_score_and_falls_back_to_bytes() {
-        for add_space_prefix in [true, false] {
-            let vocab = sentencepiece(add_space_prefix);
-            let metadata = metadata(vocab.clone().write());
-            let files = vocab.to_tokenizer(&metadata).expect("the vocabulary is complete");
-            let config = files.config.expect("the vocabulary has a chat template");
-            let folder = tempfile::tempdir().expect("a temporary directory");
-            let path = folder.path().join("tokenizer.json");
-            std::fs::write(&path, files.json).expect("written");
-            std::fs::write(path.with_file_name("tokenizer_config.json"), &config).expect("written");
-            let tokenizer = Tokenizer::from_file(&path).expect("a tokenizer");
-            // The piece with the highest score is merged first; text without a piece becomes its bytes.
-            let ids = tokenizer.encode("the the\u{e9}th\u{f1}").expect("the vocabulary covers any text");
-            let start: &[u32] = if add_space_prefix { &[261] } else { &[264, 260] };
-            assert_eq!(ids, [start, &[261, 267, 262, 3 + 0xc3, 3 + 0xb1]].concat());
-            assert_eq!(tokenizer.decode(&ids), "the the\u{e9}th\u{f1}");
-            let config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
-            assert_eq!(config["eos_token"], "</s>");
-            assert_eq!((&config["bos_token"], &config["add_bos_token"]), (&"<s>".into(), &true.into()));
-            assert_eq!(config["chat_template"], "{{ messages }}");
-            let padded = tokenizer.clone().padded_to(Some(vocab.tokens.len())).expect("there are enough rows");
-            let again = Vocab::of_tokenizer(&padded).expect("the vocabulary came from a tokenizer");
-            assert_eq!((again.bos, again.eos, again.add_bos), (Some(1), Some(2), true));
-            let again = again.to_tokenizer(&metadata).expect("the vocabulary is complete");
-            assert_eq!(again.json, tokenizer.to_json());
         }
     }
 
@@ -365,7 +336,7 @@ mod tests {
 
     #[test]
     fn ends_include_named_and_listed_tokens() {
-        let mut vocab = sentencepiece(true);
+        let mut vocab = sentencepiece();
         for text in ["<|im_end|>", "<stop>", "<halt>"] {
             vocab.tokens.push(VocabToken { text: text.to_owned(), kind: TokenKind::Control });
         }
@@ -416,7 +387,7 @@ mod tests {
     #[test]
     fn damaged_vocabularies_are_explained() {
         let error = |key: &str, value: Value| {
-            let mut values = sentencepiece(true).write();
+            let mut values = sentencepiece().write();
             values.retain(|(other, _)| other != key);
             values.push((key.to_owned(), value));
             let metadata = metadata(values);
