@@ -23,47 +23,42 @@ pub enum ChatFormat {
 }
 
 impl ChatFormat {
-    /// The template in Jinja, without the marks of answers, which are not needed.
-    fn template(self) -> &'static str {
+    /// The template in Jinja, without the marks of answers, which are not needed, and its tokens, the last of which ends
+    /// an answer.
+    fn parts(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Self::Chatml => {
+            Self::Chatml => (
                 "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' \
-                 + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-            }
-            Self::Llama3 => {
+                 + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+                &["<|im_start|>", "<|im_end|>"],
+            ),
+            Self::Llama3 => (
                 "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + \
                  message['content'] | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ \
-                 '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-            }
-            Self::Gemma => {
+                 '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+                &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+            ),
+            Self::Gemma => (
                 "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for \
                  message in messages %}{% if message['role'] == 'assistant' %}{% set role = 'model' %}{% else %}{% set role = \
                  message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + \
-                 '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-            }
-            Self::Zephyr => {
+                 '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
+                &["<start_of_turn>", "<end_of_turn>"],
+            ),
+            Self::Zephyr => (
                 "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + '</s>\n' }}{% \
-                 endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
-            }
-        }
-    }
-
-    /// The tokens of the template; the last one ends an answer.
-    fn tokens(self) -> &'static [&'static str] {
-        match self {
-            Self::Chatml => &["<|im_start|>", "<|im_end|>"],
-            Self::Llama3 => &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
-            Self::Gemma => &["<start_of_turn>", "<end_of_turn>"],
-            Self::Zephyr => &["<|system|>", "<|user|>", "<|assistant|>", "</s>"],
+                 endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}",
+                &["<|system|>", "<|user|>", "<|assistant|>", "</s>"],
+            ),
         }
     }
 
     /// The ids of its tokens, in ascending order.
     #[must_use]
     pub fn ids(self, tokenizer: &Tokenizer) -> Vec<u32> {
-        let added = tokenizer.added_tokens().into_iter();
-        let mut ids: Vec<u32> =
-            added.filter(|(_, token)| self.tokens().contains(&&**token)).map(|(id, _)| id).collect();
+        let (_, tokens) = self.parts();
+        let added = tokenizer.added_tokens().into_iter().filter(|(_, token)| tokens.contains(&&**token));
+        let mut ids: Vec<u32> = added.map(|(id, _)| id).collect();
         ids.sort_unstable();
         ids
     }
@@ -78,8 +73,8 @@ impl ChatFormat {
         RunDir::check_new(root, false)?; // before the weights are read
         let mut config = of.run.config()?;
         let old = of.run.tokenizer()?;
-        let end = self.tokens()[self.tokens().len() - 1];
-        let tokenizer = old.with_chat_template(self.template(), self.tokens(), end)?;
+        let (template, tokens) = self.parts();
+        let tokenizer = old.with_chat_template(template, tokens, tokens[tokens.len() - 1])?;
         let Checkpoint { mut model, .. } = Checkpoint::read(&of.checkpoint)?;
         let (n_old, n_new) = (old.n_ids(), tokenizer.n_ids());
         let n_rows = model.get("token_embedding.weight").map_or(0, |tensor| tensor.shape()[0]).max(n_new);
@@ -121,10 +116,10 @@ fn extended(tensor: LazyTensor, is_by_column: bool, new: std::ops::Range<usize>,
         ([width, n_old], true) => [*width, *n_old, 1],
         (shape, _) => [1, shape[0], 1],
     };
-    let shape = match (&old_shape[..], is_by_column) {
-        ([_, width], false) => vec![n, *width],
-        ([width, _], true) => vec![*width, n],
-        _ => vec![n],
+    let shape = match old_shape.len() {
+        1 => vec![n],
+        _ if is_by_column => vec![n_outer, n],
+        _ => vec![n, n_inner],
     };
     LazyTensor::computed(shape, move |sink| {
         let old = tensor.read()?.values;
