@@ -41,24 +41,16 @@ fn sections() -> [Documented; 9] {
     ]
 }
 
-/// The defaults that do not follow from other keys.
-struct Defaults(Table);
-
-impl Defaults {
-    fn new() -> Self {
-        let mut config = Config::default();
-        let derived = config.derive_defaults(&Table::new());
-        let mut table = table_of(&config);
-        for (key, _) in derived {
-            let (section, key) = key.split_once('.').expect("keys are written section.key");
-            table.get_mut(section).and_then(Value::as_table_mut).expect("every section is a table").remove(key);
-        }
-        Self(table)
+/// The defaults that do not follow from other keys, in their sections.
+fn defaults() -> Table {
+    let mut config = Config::default();
+    let derived = config.derive_defaults(&Table::new());
+    let mut table = table_of(&config);
+    for (key, _) in derived {
+        let (section, key) = key.split_once('.').expect("keys are written section.key");
+        table[section].as_table_mut().expect("every section is a table").remove(key);
     }
-
-    fn get(&self, section: &str, key: &str) -> Option<&Value> {
-        self.0.get(section)?.get(key)
-    }
+    table
 }
 
 fn table_of(config: &Config) -> Table {
@@ -77,7 +69,7 @@ fn inline(value: &Value) -> String {
 
 /// The whole reference, as Markdown.
 pub fn to_markdown() -> String {
-    let defaults = Defaults::new();
+    let defaults = defaults();
     let mut page = String::from(
         "# Every key of a config\n\n\
          A config is a TOML file. It needs `data.path` alone; every key that is left out has its default. `--set \
@@ -86,7 +78,7 @@ pub fn to_markdown() -> String {
          This page is made from the source: the docs of each key stand beside its default.\n",
     );
     for section in sections() {
-        add_table(&mut page, &section, &format!("[{}]", section.name), |key| defaults.get(section.name, key));
+        add_table(&mut page, &section, &format!("[{}]", section.name), |key| defaults[section.name].get(key));
         if section.name == "data" {
             add_table(&mut page, &documented::<SourceConfig>("data.sources"), "[[data.sources]]", |_| None);
         }
@@ -107,8 +99,7 @@ fn add_table<'a>(page: &mut String, section: &Documented, title: &str, default: 
 /// # Errors
 /// In the same cases as [`Config::from_toml`].
 pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> {
-    let (config, examples, defaults) =
-        (table_of(&Config::from_toml(text, origin, &[])?), known_keys(), Defaults::new());
+    let (config, examples, defaults) = (table_of(&Config::from_toml(text, origin, &[])?), known_keys(), defaults());
     let (head, _) = text.split_once("\n[").unwrap_or_default();
     let mut page = format!("{}\n", head.trim_end());
     for section in sections() {
@@ -116,13 +107,13 @@ pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> 
         for (i, (key, docs)) in section.keys.into_iter().enumerate() {
             page += if i > 0 { "\n" } else { "" };
             page.extend(docs.iter().map(|paragraph| comment(paragraph)));
-            if let Some(default) = defaults.get(section.name, key) {
+            if let Some(default) = defaults[section.name].get(key) {
                 page += &comment(&format!("Default {}.", inline(default)));
             }
             if let Some(lines) = lines_of(text, section.name, key) {
                 page += &lines;
             } else {
-                let value = [&config, &examples].into_iter().find_map(|table| table.get(section.name)?.get(key));
+                let value = [&config, &examples].into_iter().find_map(|table| table[section.name].get(key));
                 let _ = writeln!(page, "# {key} = {}", inline(value.expect("the table holds every key")));
             }
         }
