@@ -1,7 +1,7 @@
 //! Scores all heads of a model on a text.
 
-use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::capture::each_map;
@@ -74,20 +74,6 @@ impl ScoredHeads {
             scores: scores.map(Iterator::collect).collect(),
         })
     }
-
-    /// One JSON object, `{"windows", "window_tokens", "repeated", "period", "even": {..}, "heads": [L][H]}`, each head
-    /// with its `kind` and its scores; a score without rows is `null`.
-    ///
-    /// # Panics
-    /// Never: the fields are plain data.
-    pub fn to_json(&self) -> serde_json::Value {
-        serde_json::to_value(self).expect("scores serialize")
-    }
-
-    /// Reads the fields that [`ScoredHeads::to_json`] writes and ignores others; `None` if one is missing.
-    pub fn from_json(value: &serde_json::Value) -> Option<Self> {
-        Self::deserialize(value).ok()
-    }
 }
 
 /// A head's scores, and the name of its main behaviour.
@@ -157,6 +143,7 @@ fn shuffle(ids: &mut [u32], rng: &mut impl Rng) {
 #[cfg(test)]
 mod tests {
     use burn::tensor::Device;
+    use serde_json::Value;
 
     use super::*;
     use crate::testing::{attention, by_hand, small_config};
@@ -219,11 +206,11 @@ mod tests {
     #[test]
     fn scored_heads_survive_json_round_trip() {
         let heads = measured(12, 100, 2);
-        let mut json = heads.to_json();
+        let mut json = serde_json::to_value(&heads).expect("scores are plain data");
         json["step"] = 7.into();
-        assert_eq!(ScoredHeads::from_json(&json), Some(heads));
+        assert_eq!(ScoredHeads::deserialize(&json).ok(), Some(heads));
         json["heads"][1] = "none".into();
-        assert_eq!(ScoredHeads::from_json(&json), None);
+        ScoredHeads::deserialize(&json).expect_err("a layer is missing");
     }
 
     #[test]
@@ -233,8 +220,8 @@ mod tests {
         let heads = measured(1, 50, 3);
         assert_eq!((heads.n_repeated, heads.period), (0, 0));
         assert_eq!(heads.scores[0][0], HeadScores::default());
-        assert_eq!(heads.to_json()["heads"][1][1]["kind"], "mixed");
-        assert!(heads.to_json()["even"]["induction"].is_null());
+        let json = serde_json::to_value(&heads).expect("scores are plain data");
+        assert_eq!((&json["heads"][1][1]["kind"], &json["even"]["induction"]), (&"mixed".into(), &Value::Null));
     }
 
     /// Two layers by hand. The residual stream has room for the current token, the previous one, and the position.

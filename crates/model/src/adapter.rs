@@ -56,15 +56,7 @@ impl Target {
 /// Its name in a config.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Q => "q",
-            Self::K => "k",
-            Self::V => "v",
-            Self::AttentionOutput => "attention_output",
-            Self::Gate => "gate",
-            Self::Up => "up",
-            Self::Down => "down",
-        })
+        self.serialize(f)
     }
 }
 

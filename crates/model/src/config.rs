@@ -435,12 +435,21 @@ impl ModelConfig {
             pre_norm: _,
             rope_local_theta,
         } = self;
-        if let Some(theta) = rope_local_theta {
-            problems.above_zero("model.rope_local_theta", *theta);
+        for (key, value) in [
+            ("model.rope_local_theta", rope_local_theta),
+            ("model.attention_scale", attention_scale),
+            ("model.attention_softcap", attention_softcap),
+            ("model.logit_softcap", logit_softcap),
+            ("model.embedding_scale", &Some(*embedding_scale)),
+            ("model.residual_scale", &Some(*residual_scale)),
+            ("model.logit_scale", &Some(*logit_scale)),
+            ("model.rope_theta", &Some(*rope_theta)),
+            ("model.norm_eps", &Some(*norm_eps)),
+        ] {
+            if let Some(value) = value {
+                problems.above_zero(key, *value);
+            }
         }
-        problems.above_zero("model.embedding_scale", *embedding_scale);
-        problems.above_zero("model.residual_scale", *residual_scale);
-        problems.above_zero("model.logit_scale", *logit_scale);
         problems.size("model.context_length", *context_length);
         problems.size("model.d_model", *d_model);
         let rule = format!("be at least 1 and at most {MAX_LAYERS}");
@@ -461,30 +470,19 @@ impl ModelConfig {
         if *n_heads > 0 && *n_kv_heads > 0 && n_heads % n_kv_heads != 0 {
             problems.0.push(format!("model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"));
         }
-        problems.above_zero("model.rope_theta", *rope_theta);
         let is_share = *rotary_fraction > 0.0 && *rotary_fraction <= 1.0;
         problems.must(is_share, "model.rotary_fraction", rotary_fraction, "be above 0 and at most 1");
         if is_share {
             self.check_rotation(problems);
         }
-        problems.above_zero("model.norm_eps", *norm_eps);
         let are_sizes = attention_window.iter().all(|window| *window <= MAX_SIZE);
         let rule = format!("hold at most {MAX_SIZE} for each layer, or 0 for the whole context");
         problems.must(are_sizes, "model.attention_window", format!("{attention_window:?}"), &rule);
-        if let Some(scale) = attention_scale {
-            problems.above_zero("model.attention_scale", *scale);
-        }
         if *qk_norm_across_heads && !qk_norm {
             problems.0.push("model.qk_norm_across_heads = true needs model.qk_norm = true".to_owned());
         }
-        if let Some(cap) = attention_softcap {
-            problems.above_zero("model.attention_softcap", *cap);
-        }
         if let Some(vocab_size) = vocab_size {
             problems.size("model.vocab_size", *vocab_size);
-        }
-        if let Some(cap) = logit_softcap {
-            problems.above_zero("model.logit_softcap", *cap);
         }
         problems.below_one("model.dropout", *dropout);
         if let Some(scaling) = rope_scaling {

@@ -49,9 +49,7 @@ impl Linear {
 
     /// Lets the columns of these tokens change, and no others.
     pub(crate) fn train_tokens(&mut self, tokens: &[u32]) {
-        let (n, width) = (tokens.len(), self.weight.shape()[0]);
-        let rows = || Param::from_tensor(Tensor::zeros([n, width], &self.weight.device()));
-        self.token_rows = (n > 0).then(rows);
+        self.token_rows = no_changes(tokens, self.weight.shape()[0], &self.weight.device());
         self.tokens = tokens.to_vec();
     }
 
@@ -136,6 +134,11 @@ pub struct Embedding {
     tokens: Vec<u32>,
 }
 
+/// Changes of the vectors of tokens that are still zero; `None` without tokens.
+fn no_changes(tokens: &[u32], width: usize, device: &Device) -> Option<Param<Tensor<2>>> {
+    (!tokens.is_empty()).then(|| Param::from_tensor(Tensor::zeros([tokens.len(), width], device)))
+}
+
 /// `weight` with `values` added to the rows, or with `dim = 1` to the columns, of these tokens.
 fn with_rows(weight: Tensor<2>, dim: usize, values: Tensor<2>, tokens: &[u32]) -> Tensor<2> {
     let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
@@ -151,9 +154,7 @@ impl Embedding {
 
     /// Lets the vectors of these tokens change, and no others.
     pub(crate) fn train_tokens(&mut self, tokens: &[u32]) {
-        let (n, width) = (tokens.len(), self.weight.shape()[1]);
-        let rows = || Param::from_tensor(Tensor::zeros([n, width], &self.weight.device()));
-        self.token_rows = (n > 0).then(rows);
+        self.token_rows = no_changes(tokens, self.weight.shape()[1], &self.weight.device());
         self.tokens = tokens.to_vec();
     }
 

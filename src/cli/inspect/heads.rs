@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
     let heads = ScoredHeads::measure(&opened.model, &windows)?;
     let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows)?;
-    let mut json = heads.to_json();
+    let mut json = serde_json::to_value(&heads)?;
     json["evidence"] = serde_json::to_value(&evidence)?;
     let drawn = Drawn { json: json.to_string(), sheet: view::scored_heads_sheet(&heads, &evidence) };
     args.output.write("Attention heads", &about(&opened), vec![drawn], uncoloured())

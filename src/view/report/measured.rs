@@ -56,7 +56,7 @@ pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn
     let model = Checkpoint::load_model(&checkpoint, model)?;
     let corpus = Corpus::open(&config, OpenOptions::earlier(&tokenizer, &state.text_sha256))?;
     let step = state.step as u64;
-    let logged = run::head_metrics(run, ScoredHeads::from_json)?.remove(&step); // the same numbers
+    let logged = run::head_metrics(run)?.remove(&step); // the same numbers
     let (length, n) = match corpus.records {
         Some(_) => (config.model.context_length.min(RECORD_TOKENS), RECORD_WINDOWS),
         None => (config.model.context_length, N_WINDOWS),

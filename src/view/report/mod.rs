@@ -83,7 +83,7 @@ impl Report {
             facts,
             processes: run::processes(run)?,
             curves: Curves::read(run)?,
-            heads: run::head_metrics(run, ScoredHeads::from_json)?,
+            heads: run::head_metrics(run)?,
             samples: run::samples(run)?,
             compared: BeforeAndAfter::read(run)?,
             settings: settings::sections(&run::config_table(run)?),

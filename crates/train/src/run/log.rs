@@ -13,6 +13,7 @@ use super::files::read_or_empty;
 use super::layout::{HEAD_METRICS, METRICS, RunDir, SAMPLES, TIMINGS, TRAIN_LOG};
 pub(crate) use super::log_file::{LogFile, read_lines};
 use super::{RunError, cannot_write, samples, tensorboard};
+use tinderbox_inspect::ScoredHeads;
 use tinderbox_model::disk::write_atomically;
 use tinderbox_model::format::grouped;
 
@@ -166,10 +167,10 @@ pub(crate) struct HeadMetricsLine {
     pub heads: Value,
 }
 
-/// The head metrics of a run by step, parsed by `parse`; empty if the run does not log them.
-pub fn head_metrics<T>(run: &RunDir, parse: impl Fn(&Value) -> Option<T>) -> Result<BTreeMap<u64, T>, RunError> {
+/// The head metrics of a run by step; empty if the run does not log them.
+pub fn head_metrics(run: &RunDir) -> Result<BTreeMap<u64, ScoredHeads>, RunError> {
     let lines = read_lines::<HeadMetricsLine>(&run.join(HEAD_METRICS))?.lines;
-    Ok(lines.into_iter().filter_map(|line| Some((line.step, parse(&line.heads)?))).collect())
+    Ok(lines.into_iter().filter_map(|line| Some((line.step, ScoredHeads::deserialize(line.heads).ok()?))).collect())
 }
 
 /// Whether a run logged its end, after `step` updates.

@@ -132,7 +132,8 @@ impl Logs {
 
     pub(super) fn heads(&mut self, step: usize, heads: &ScoredHeads) -> Result<(), TrainError> {
         let Some(log) = &mut self.heads else { return Ok(()) };
-        log.line(&HeadMetricsLine { step: step as u64, heads: heads.to_json() })?;
+        let json = serde_json::to_value(heads).expect("scores are plain data");
+        log.line(&HeadMetricsLine { step: step as u64, heads: json })?;
         let mut numbers = Vec::new();
         for (layer, heads) in heads.scores.iter().enumerate() {
             for (head, scores) in heads.iter().enumerate() {
