@@ -41,6 +41,10 @@ pub(crate) struct Lead {
 }
 
 impl Lead {
+    fn new(what: &str, share: Option<f64>, even: Option<f64>) -> Option<Self> {
+        Some(Self { what: what.to_owned(), share: share?, even: even? })
+    }
+
     /// `33 % the token before`
     pub fn short(&self) -> String {
         format!("{} {}", percent(self.share), self.what)
@@ -55,17 +59,14 @@ impl Lead {
 
 /// The main target of a head. Near tokens are named only for a local head: they contain the others.
 pub(crate) fn lead(scores: &HeadScores, even: &HeadScores, evidence: Option<&HeadEvidence>) -> Option<Lead> {
-    let lead = |what: &str, share: Option<f64>, even: Option<f64>| {
-        Some(Lead { what: what.to_owned(), share: share?, even: even? })
-    };
     if scores.kind() == HeadKind::Local {
-        return lead("near", scores.local, even.local);
+        return Lead::new("near", scores.local, even.local);
     }
     let places = [
-        lead("itself", scores.diagonal, even.diagonal),
-        lead("the token before", scores.previous_token, even.previous_token),
-        lead("the first token", scores.first_token, even.first_token),
-        lead("the same token", scores.duplicate_token, even.duplicate_token),
+        Lead::new("itself", scores.diagonal, even.diagonal),
+        Lead::new("the token before", scores.previous_token, even.previous_token),
+        Lead::new("the first token", scores.first_token, even.first_token),
+        Lead::new("the same token", scores.duplicate_token, even.duplicate_token),
     ];
     let tokens = evidence.into_iter().flat_map(|evidence| &evidence.tokens).map(token);
     let all = places.into_iter().flatten().chain(tokens);
@@ -79,10 +80,7 @@ pub(crate) fn token(SeenToken { token, share, even }: &SeenToken) -> Lead {
 
 /// Why a head has its kind: the number that reaches the threshold, or, of a mixed one, what it looks at most.
 pub(crate) fn because(scores: &HeadScores, even: &HeadScores, evidence: Option<&HeadEvidence>) -> String {
-    let mass = |what: &str, share: Option<f64>, even: Option<f64>| {
-        let lead = share.zip(even).map(|(share, even)| Lead { what: what.to_owned(), share, even });
-        lead.map(|lead| lead.sentence())
-    };
+    let mass = |what, share, even| Some(Lead::new(what, share, even)?.sentence());
     let shown = |score: Option<f64>| percent(score.unwrap_or_default());
     let known = match scores.kind() {
         HeadKind::Diagonal => mass("The token itself", scores.diagonal, even.diagonal),

@@ -16,7 +16,7 @@ use crate::model::probe::Point;
 use crate::tokenizer::visible;
 use crate::view::escape::{breakable, escape};
 use crate::view::html::packing::{Packing, floats};
-use crate::view::html::{Fragment, page_about};
+use crate::view::html::{Fragment, page};
 use crate::view::terminal::columns::fit;
 
 const STYLES: &[&str] = &[
@@ -66,7 +66,7 @@ pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
         let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
         (breakable(&whole_words(heading.trim_end())), attention_fragment(details))
     };
-    page_about("Attention", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
+    page("Attention", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
 }
 
 /// The views of one prompt, as a section of any page.

@@ -80,30 +80,23 @@ impl Chart {
     }
 }
 
-/// The non-empty charts as a section, all of them small and over the same steps. `None` if all are empty.
-pub(crate) fn small_curves(charts: &[Chart]) -> Option<Fragment> {
-    let figures = charts.iter().filter(|chart| !chart.is_empty()).map(|chart| chart.figure(&[SMALL]));
-    let (figures, data): (Vec<String>, Vec<Value>) = figures.unzip();
-    let body = format!("<div class=\"small\">\n{}</div>", figures.concat());
-    (!figures.is_empty()).then(|| fragment(body, data))
-}
-
-fn fragment(body: String, data: Vec<Value>) -> Fragment {
+/// The non-empty charts as a section, small and over the same steps; with `beside`, which is HTML and may be empty, the
+/// first one is large and stands next to it. `None` if all are empty.
+pub(crate) fn curves(charts: &[Chart], beside: Option<&str>) -> Option<Fragment> {
+    let mut drawn = charts.iter().filter(|chart| !chart.is_empty()).peekable();
+    drawn.peek()?;
+    let (mut body, mut data) = (String::new(), Vec::new());
+    if let Some(beside) = beside {
+        let (large, numbers) = drawn.next()?.figure(&[WIDE, NARROW]);
+        body = format!("<div class=\"large\">\n{large}{beside}</div>\n");
+        data.push(numbers);
+    }
+    let (small, numbers): (Vec<String>, Vec<Value>) = drawn.map(|chart| chart.figure(&[SMALL])).unzip();
+    data.extend(numbers);
+    body += &format!("<div class=\"small\">\n{}</div>", small.concat());
     let scripts = &[plot::FIGURE_SCRIPT, AXES, SCRIPT];
     let empty = Fragment::empty("curves", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], scripts);
-    Fragment { body, data: Some(Value::Array(data).to_string()), ..empty }
-}
-
-/// The non-empty charts as a section: the first one large, next to `beside`, which is HTML and may be empty; the others
-/// small and over the same steps. `None` if all are empty.
-pub(crate) fn curves(charts: &[Chart], beside: &str) -> Option<Fragment> {
-    let mut drawn = charts.iter().filter(|chart| !chart.is_empty());
-    let (large, numbers) = drawn.next()?.figure(&[WIDE, NARROW]);
-    let (small, mut data): (Vec<String>, Vec<Value>) = drawn.map(|chart| chart.figure(&[SMALL])).unzip();
-    data.insert(0, numbers);
-    let small = small.concat();
-    let body = format!("<div class=\"large\">\n{large}{beside}</div>\n<div class=\"small\">\n{small}</div>");
-    Some(fragment(body, data))
+    Some(Fragment { body, data: Some(Value::Array(data).to_string()), ..empty })
 }
 
 #[cfg(test)]

@@ -55,14 +55,9 @@ impl Fragment {
     }
 }
 
-/// A page with a title, a lead, which may be empty, and sections below their headings. All three are plain text.
-pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
-    page_about(title, "", lead, sections)
-}
-
-/// A page about something, such as a run and its step, named as plain text below the title, in the window title, and on
-/// pictures that a reader saves.
-pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
+/// A page with sections below their headings. `about` names a run and its step, also in the window's title and on pictures
+/// that a reader saves. It and the lead may be empty; all is plain text.
+pub(crate) fn page(title: &str, about: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
     let (mut contents, mut body) = (String::new(), String::new());
     let mut kinds: Vec<&Fragment> = Vec::new(); // the first fragment of each kind
     for (number, (heading, fragment)) in (1..).zip(sections) {
@@ -188,7 +183,7 @@ mod tests {
     fn page_escapes_text_and_data() {
         let evil = "</title></script><script>alert(1)</script><!--<script>]]>\"'&amp;\u{2028}\\";
         let data = serde_json::to_string(&[evil]).expect("a page's data is plain");
-        let html = page(evil, evil, &[(evil, moving(&data))]);
+        let html = page(evil, "", evil, &[(evil, moving(&data))]);
         assert_eq!(html.matches("<script").count(), 2, "its own and the data");
         assert_eq!(html.matches("</script").count(), 2);
         assert_eq!(html.matches("<title>").count(), 1);
@@ -201,7 +196,7 @@ mod tests {
 
     #[test]
     fn policy_allows_only_own_script() {
-        let html = page("A page", "", &[("One", moving("1"))]);
+        let html = page("A page", "", "", &[("One", moving("1"))]);
         let script = between(&html, "<script>", "</script>");
         let policy = between(&html, "Content-Security-Policy\" content=\"", "\"");
         let hash = BASE64_STANDARD.encode(Sha256::digest(script));

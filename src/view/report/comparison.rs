@@ -49,13 +49,13 @@ impl Comparison {
         let names = run_names(&facts);
         let sections = [
             ("Runs", Some(self.table(&names))),
-            ("Curves", curves(&self.charts(&names), "")),
+            ("Curves", curves(&self.charts(&names), Some(""))),
             ("Samples", self.samples(&names)),
             ("Differing settings", self.settings(&names)),
         ];
         let known: Vec<_> = sections.into_iter().filter_map(|(heading, it)| Some((heading, it?))).collect();
         let lead = format!("{} runs, the best first. ~ marks an estimate.", names.len());
-        page(&names.join(", "), &lead, &known)
+        page(&names.join(", "), "", &lead, &known)
     }
 
     /// The validation losses as a large chart, the training losses and the other columns as small ones, with a curve per

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::format::grouped;
 use crate::inspect::ScoredHeads;
 use crate::view::html::Fragment;
-use crate::view::html::curves::small_curves;
+use crate::view::html::curves::curves;
 use crate::view::kinds::{SCORES, score};
 use crate::view::svg::chart::{Chart, Series};
 use crate::view::svg::plot::{series_of, spread};
@@ -71,7 +71,7 @@ fn layers_of(series: usize, n_layers: usize) -> String {
 
 /// The section of the page; `None` without evaluations.
 pub(super) fn history(log: &BTreeMap<u64, ScoredHeads>) -> Option<Fragment> {
-    let fragment = small_curves(&charts(log))?;
+    let fragment = curves(&charts(log), None)?;
     let (drawn, n_all) = drawn(log);
     let left_out = match n_all - drawn.len() {
         0 => String::new(),

@@ -152,7 +152,7 @@ impl Report {
         let newest = samples::newest("Latest sample", &self.samples).unwrap_or_default();
         let sections = [
             ("Numbers", Some(numbers::numbers(self))),
-            ("Curves", sections::curves(&charts, &newest)),
+            ("Curves", sections::curves(&charts, Some(&newest))),
             ("Before and after", self.compared.as_ref().map(answers::answers)),
             ("Samples", samples::samples(&self.samples, &self.curves)),
             ("Heads", measured.map(heads)),
@@ -162,7 +162,7 @@ impl Report {
             ("Config", Some(settings::settings(&self.settings))),
         ];
         let known = sections.into_iter().filter_map(|(heading, fragment)| Some((heading, fragment?)));
-        page(&self.name(), &numbers::lead(self), &known.collect::<Vec<_>>())
+        page(&self.name(), "", &numbers::lead(self), &known.collect::<Vec<_>>())
     }
 
     /// The name of the run, even if its path is `.`.

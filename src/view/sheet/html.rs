@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::view::escape::{breakable, escape};
-use crate::view::html::{Fragment, page_about};
+use crate::view::html::{Fragment, page};
 use crate::view::sheet::svg::{self, NARROW, WIDE};
 use crate::view::sheet::{Choice, ColumnKind, Content, Figure, Grid, Sheet};
 use crate::view::svg::plot;
@@ -16,7 +16,7 @@ const SCRIPT: &str = include_str!("../assets/sheet.js");
 #[must_use]
 pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
     let section = |sheet: &Sheet| (breakable(&sheet.heading), sheet_fragment(sheet));
-    page_about(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
+    page(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
 }
 
 /// An empty section of this kind.

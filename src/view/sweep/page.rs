@@ -28,7 +28,7 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
     if !found.is_empty() {
         sections.push(("What was found", section(found)));
     }
-    sections.extend(curves_section(&[chart(outcome, curves)], "").map(|curves| ("Curves", curves)));
+    sections.extend(curves_section(&[chart(outcome, curves)], Some("")).map(|curves| ("Curves", curves)));
     sections.push(("Importance", sheet_fragment(&importance(&outcome.importance))));
     sections.push(("Settings", section(settings(outcome))));
     if let Some(toml) = &outcome.best_toml {
@@ -36,7 +36,7 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
         let config = format!("<details>\n<summary>Show it</summary>\n<pre tabindex=\"0\">{toml}</pre>\n</details>");
         sections.push(("The best config", section(config)));
     }
-    page("Sweep", &lead, &sections)
+    page("Sweep", "", &lead, &sections)
 }
 
 /// The losses over training time: the best settings are coloured, and no curve is cut.
