@@ -247,82 +247,67 @@ mod tests {
     use super::*;
     use pulp::Scalar;
 
-    /// The normal distribution function, by numerical integration, and its density, in double precision.
-    fn reference(x: f64) -> (f64, f64) {
-        let density = |x: f64| (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    /// The normal distribution function, by Simpson's rule.
+    fn normal(x: f64) -> f64 {
         let n = 2000;
         let h = x / f64::from(n);
-        let simpson: f64 = (0..n)
-            .map(|i| {
-                let a = f64::from(i) * h;
-                h / 6.0 * (density(a) + 4.0 * density(a + h / 2.0) + density(a + h))
-            })
-            .sum();
-        (0.5 + simpson, density(x))
+        let part = |i| {
+            let a = f64::from(i) * h;
+            h / 6.0 * (density(a) + 4.0 * density(a + h / 2.0) + density(a + h))
+        };
+        0.5 + (0..n).map(part).sum::<f64>()
+    }
+
+    fn density(x: f64) -> f64 {
+        (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
+    }
+
+    const ROOT: f64 = 0.797_884_560_802_865_4; // sqrt(2 / pi)
+
+    fn tanh_of_cubic(x: f64) -> f64 {
+        (ROOT * (x + 0.044_715 * x.powi(3))).tanh()
+    }
+
+    fn slope_by_tanh(x: f64) -> f64 {
+        0.5 * (1.0 - tanh_of_cubic(x).powi(2)) * ROOT * (1.0 + 3.0 * 0.044_715 * x * x)
     }
 
     #[test]
-    fn phi_is_accurate() {
-        for i in -1000..=1000 {
-            let x = i as f32 / 100.0;
-            let ((distribution, density), (want, want_density)) = (phi::<Scalar>(x), reference(f64::from(x)));
-            assert!((f64::from(distribution) - want).abs() < 3e-7, "Phi({x}) = {distribution}, not {want}");
-            assert!((f64::from(density) - want_density).abs() < 1e-7, "at {x}");
+    fn functions_are_accurate_and_keep_nan() {
+        type Function = (&'static str, fn(f32) -> f32, fn(f64) -> f64);
+        /// Each with its absolute and its relative tolerance.
+        const FUNCTIONS: [(Function, f64, f64); 6] = [
+            (("phi", |x| phi::<Scalar>(x).0, normal), 3e-7, 0.0),
+            (("density", |x| phi::<Scalar>(x).1, density), 1e-7, 0.0),
+            (("phi by tanh", |x| phi_by_tanh::<Scalar>(x).0, |x| 0.5 * (1.0 + tanh_of_cubic(x))), 3e-7, 0.0),
+            (("slope by tanh", |x| phi_by_tanh::<Scalar>(x).1, slope_by_tanh), 3e-7, 0.0),
+            (("sigmoid", sigmoid::<Scalar>, |x| 1.0 / (1.0 + (-x).exp())), 3e-7, 0.0),
+            (("tanh", tanh::<Scalar>, f64::tanh), 0.0, 1e-6),
+        ];
+        for ((name, f, reference), absolute, relative) in FUNCTIONS {
+            for i in -2400..=2400 {
+                let x = i as f32 / 200.0;
+                let (got, want) = (f64::from(f(x)), reference(f64::from(x)));
+                assert!((got - want).abs() <= absolute + relative * want.abs(), "{name} of {x}: {got}, not {want}");
+            }
+            assert!(f(f32::NAN).is_nan(), "{name}");
         }
-        for x in [50.0, 1e4, f32::MAX] {
-            let (below, above) = (phi::<Scalar>(-x).0, phi::<Scalar>(x).0);
-            assert!((above - 1.0).abs() < 1e-7 && (below * x).abs() < 1e-30, "far out at {x}");
-        }
-        assert!(phi::<Scalar>(f32::NAN).0.is_nan());
     }
 
     #[test]
-    fn phi_by_tanh_is_accurate() {
-        for i in -1200..=1200 {
-            let x = f64::from(i) / 100.0;
-            let root = std::f64::consts::FRAC_2_PI.sqrt();
-            let tanh = (root * (x + 0.044_715 * x.powi(3))).tanh();
-            let want = 0.5 * (1.0 + tanh);
-            let want_slope = 0.5 * (1.0 - tanh * tanh) * root * (1.0 + 3.0 * 0.044_715 * x * x);
-            let (got, slope) = phi_by_tanh::<Scalar>(i as f32 / 100.0);
-            assert!((f64::from(got) - want).abs() < 3e-7, "at {x}: {got}, not {want}");
-            assert!((f64::from(slope) - want_slope).abs() < 3e-7, "at {x}: {slope}, not {want_slope}");
+    fn functions_saturate() {
+        for x in [50.0, 1e4, 1e30, f32::MAX] {
+            let [below, above] = [-x, x].map(|x| phi::<Scalar>(x).0);
+            assert!((above - 1.0).abs() < 1e-7 && (below * x).abs() < 1e-30, "phi of {x}");
+            let [below, above] = [-x, x].map(tanh::<Scalar>);
+            assert!((above - 1.0).abs() < 1e-7 && (below + 1.0).abs() < 1e-7, "tanh of {x}");
         }
         for x in [50.0, 1e4, 1e30] {
             let [below, above] = [-x, x].map(phi_by_tanh::<Scalar>);
-            assert!((above.0 - 1.0).abs() < 1e-7 && (below.0 * x).abs() < 1e-7, "far out at {x}");
-            assert!([below, above].iter().all(|(_, slope)| *slope * x < 1e-5), "far out at {x}");
+            assert!((above.0 - 1.0).abs() < 1e-7 && (below.0 * x).abs() < 1e-7, "phi by tanh of {x}");
+            assert!([below, above].iter().all(|(_, slope)| *slope * x < 1e-5), "slope by tanh of {x}");
         }
-        assert!(phi_by_tanh::<Scalar>(f32::NAN).0.is_nan());
-    }
-
-    #[test]
-    fn sigmoid_is_accurate() {
-        for i in -1000..=1000 {
-            let x = i as f32 / 100.0;
-            let want = 1.0 / (1.0 + (-f64::from(x)).exp());
-            let got = f64::from(sigmoid::<Scalar>(x));
-            assert!((got - want).abs() < 3e-7, "sigmoid({x}) = {got}, not {want}");
-        }
-        assert!(sigmoid::<Scalar>(f32::NAN).is_nan());
         assert!(sigmoid::<Scalar>(-1e4) < 2e-38 && sigmoid::<Scalar>(1e4) > 1.0 - 1e-6);
-    }
-
-    #[test]
-    fn tanh_is_accurate() {
-        for i in -2000..=2000 {
-            let x = i as f32 / 200.0;
-            let want = f64::from(x).tanh();
-            let got = f64::from(tanh::<Scalar>(x));
-            assert!((got - want).abs() <= 1e-6 * want.abs(), "tanh({x}) = {got}, not {want}");
-        }
-        for x in [50.0, 1e4, f32::MAX] {
-            assert!(
-                (tanh::<Scalar>(x) - 1.0).abs() < 1e-7 && (tanh::<Scalar>(-x) + 1.0).abs() < 1e-7,
-                "far out at {x}"
-            );
-        }
-        assert!(tanh::<Scalar>(f32::NAN).is_nan());
     }
 
     #[test]

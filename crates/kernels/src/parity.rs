@@ -429,6 +429,9 @@ fn iterations() -> Vec<Operation> {
         let blocks = widths.into_iter().zip([1.0, 2.0, 1.5]).filter(|(width, _)| *width > 0);
         blocks.map(|(width, scale)| ColumnBlock { width, scale }).collect()
     }
+    const WHOLE: &[Sizes] =
+        &[[1, 1, 0, 0, 0], [1, 9, 0, 0, 0], [7, 5, 0, 0, 0], [33, 70, 0, 0, 0], [64, 64, 0, 0, 0], [100, 301, 0, 0, 0]];
+    const SPLIT: &[Sizes] = &[[40, 137, 0, 0, 0]];
     let operations = |(is_split, is_transposed): (bool, bool)| {
         let run = move |iterate: fn(Tensor<2>, &[ColumnBlock]) -> Tensor<2>| -> Run {
             Box::new(move |[m, n, ..]| {
@@ -438,26 +441,17 @@ fn iterations() -> Vec<Operation> {
                 vec![scalars(iterate(x, &blocks))]
             })
         };
-        let reference = run(|x, blocks| composed_newton_schulz(x, blocks, POLYNOMIALS));
-        let [exact, in_bf16] = [
-            run(|x, blocks| newton_schulz(x, blocks, POLYNOMIALS, F32)),
-            run(|x, blocks| newton_schulz(x, blocks, POLYNOMIALS, Bf16)),
-        ];
+        let reference = || run(|x, blocks| composed_newton_schulz(x, blocks, POLYNOMIALS));
+        let exact = run(|x, blocks| newton_schulz(x, blocks, POLYNOMIALS, F32));
+        let in_bf16 = run(|x, blocks| newton_schulz(x, blocks, POLYNOMIALS, Bf16));
         let name = format!("newton_schulz, split {is_split}, transposed {is_transposed}");
-        let exact = Operation::new(name.clone(), exact, reference);
-        let reference = run(|x, blocks| composed_newton_schulz(x, blocks, POLYNOMIALS));
+        let exact = Operation::new(name.clone(), exact, reference());
         // Up to a few hundredths of the largest element, after three steps with factors that are off by 2^-9.
-        [exact, Operation::new(format!("{name} in bf16"), in_bf16, reference).rounded(4.0 * ROUNDED)]
+        let in_bf16 = Operation::new(format!("{name} in bf16"), in_bf16, reference()).rounded(4.0 * ROUNDED);
+        let sizes = if is_split { SPLIT } else { WHOLE };
+        [exact, in_bf16].map(|operation| operation.sizes(sizes, [131, 301, 0, 0, 0]))
     };
-    let whole: &[Sizes] =
-        &[[1, 1, 0, 0, 0], [1, 9, 0, 0, 0], [7, 5, 0, 0, 0], [33, 70, 0, 0, 0], [64, 64, 0, 0, 0], [100, 301, 0, 0, 0]];
-    let variants = [(false, false), (false, true), (true, false)].into_iter();
-    let operations = variants.flat_map(|variant| operations(variant).map(|operation| (variant.0, operation)));
-    operations
-        .map(|(is_split, operation)| {
-            operation.sizes(if is_split { &[[40, 137, 0, 0, 0]] } else { whole }, [131, 301, 0, 0, 0])
-        })
-        .collect()
+    [(false, false), (false, true), (true, false)].into_iter().flat_map(operations).collect()
 }
 
 /// `[N]`, or `[M, N]` of the columns

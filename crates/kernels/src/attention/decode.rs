@@ -90,7 +90,7 @@ pub fn attend(
             shape.capacity
         );
     }
-    assert_eq!(qkv.n_columns(), heads.row(), "queries, keys and values");
+    assert_eq!(qkv.n_columns, heads.row(), "queries, keys and values");
     let width = heads.group() * head_dim;
     let out = out.resize(stream.n_rows);
     let [queries, scores, head] = heads.sizes(t, shape.capacity);
@@ -113,7 +113,7 @@ pub fn attend(
                 out.block(first_row..first_row + t, columns)
             };
             simd::dispatch(Task {
-                prepared: ProjectedHeads { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step() },
+                prepared: ProjectedHeads { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step },
                 kv_head,
                 qkv: qkv.from(first_row),
                 start,

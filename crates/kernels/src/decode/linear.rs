@@ -167,27 +167,27 @@ impl PackedLinear {
     /// # Panics
     /// If the sizes do not match; so do [`Self::add`], [`Self::pack_into`] and [`Self::activate`].
     pub fn store(&self, x: &PackedRows, out: &mut Rows) {
-        assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply_to(StoreMode::Overwrite, x.view(), out.whole_panels(x.n_rows()));
+        assert_eq!(out.n_columns, self.shape[1], "outputs");
+        self.multiply_to(StoreMode::Overwrite, x.view(), out.whole_panels(x.n_rows));
     }
 
     /// `out += x weights + bias`, row by row.
     pub fn add(&self, x: &PackedRows, out: &mut Rows) {
-        assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply_to(StoreMode::Accumulate, x.view(), out.whole_panels(x.n_rows()));
+        assert_eq!(out.n_columns, self.shape[1], "outputs");
+        self.multiply_to(StoreMode::Accumulate, x.view(), out.whole_panels(x.n_rows));
     }
 
     /// `out = x weights + bias`, packed.
     pub fn pack_into(&self, x: &PackedRows, out: &mut PackedRows) {
-        assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply_to(StoreMode::Overwrite, x.view(), out.resize(x.n_rows()));
+        assert_eq!(out.n_columns, self.shape[1], "outputs");
+        self.multiply_to(StoreMode::Overwrite, x.view(), out.resize(x.n_rows));
     }
 
     /// `out = activation(x weights + bias)`, packed. If the activation is gated, `gate` holds a value for each output
     /// and is overwritten.
     pub fn activate(&self, x: &PackedRows, activation: Activation, gate: &mut PackedRows, out: &mut PackedRows) {
-        assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        let (active, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
+        assert_eq!(out.n_columns, self.shape[1], "outputs");
+        let (active, gate) = (out.resize(x.n_rows), gate.resize(x.n_rows));
         // SAFETY: the block is empty.
         let derivatives = [unsafe { gate.block(0..0, 0..0) }, gate];
         self.multiply(
@@ -348,8 +348,8 @@ mod tests {
 
     fn unpacked(rows: &PackedRows) -> Vec<f32> {
         let view = rows.view();
-        let row = |row: usize| (0..rows.n_columns()).map(move |i| view.panel(i / WIDTH)[row][i % WIDTH]);
-        (0..rows.n_rows()).flat_map(row).collect()
+        let row = |row: usize| (0..rows.n_columns).map(move |i| view.panel(i / WIDTH)[row][i % WIDTH]);
+        (0..rows.n_rows).flat_map(row).collect()
     }
 
     const SHAPE: [usize; 2] = [40, 70];

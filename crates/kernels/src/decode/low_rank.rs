@@ -113,7 +113,7 @@ impl LowRank {
     /// # Panics
     /// If the sizes do not match, or `inner` is too small.
     pub fn apply(&self, x: &PackedRows, rows: Range<usize>, inner: &mut PackedRows, out: &mut Rows) {
-        assert_eq!(out.n_columns(), self.b.shape()[1], "outputs");
+        assert_eq!(out.n_columns, self.b.shape()[1], "outputs");
         if let Some([factors, lost]) = &self.factors {
             for row in rows.clone() {
                 let out = out.row_mut(row).iter_mut().zip(factors).zip(lost);

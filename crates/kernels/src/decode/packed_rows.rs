@@ -19,8 +19,8 @@ use crate::simd;
 #[derive(Debug)]
 pub struct Rows {
     values: Vec<f32>,
-    row_step: usize,
-    n_columns: usize,
+    pub(crate) row_step: usize,
+    pub(crate) n_columns: usize,
 }
 
 impl Rows {
@@ -59,17 +59,9 @@ impl Rows {
         }
     }
 
-    pub(crate) fn n_columns(&self) -> usize {
-        self.n_columns
-    }
-
     /// All rows from `first` on, including their padding.
     pub(crate) fn from(&self, first: usize) -> &[f32] {
         &self.values[first * self.row_step..]
-    }
-
-    pub(crate) fn row_step(&self) -> usize {
-        self.row_step
     }
 
     /// The first `n_rows` rows, padded to whole panels.
@@ -83,8 +75,8 @@ impl Rows {
 #[derive(Debug)]
 pub struct PackedRows {
     rows: Pages,
-    n_rows: usize,
-    n_columns: usize,
+    pub(crate) n_rows: usize,
+    pub(crate) n_columns: usize,
 }
 
 impl PackedRows {
@@ -139,14 +131,6 @@ impl PackedRows {
         #[allow(clippy::cast_possible_truncation, reason = "everything else is f32")]
         let sum = products.sum::<f64>() as f32;
         sum
-    }
-
-    pub(crate) fn n_rows(&self) -> usize {
-        self.n_rows
-    }
-
-    pub(crate) fn n_columns(&self) -> usize {
-        self.n_columns
     }
 
     pub(crate) fn view(&self) -> PackedRef<'_> {

@@ -307,10 +307,9 @@ mod tests {
         all
     }
 
-    /// A product with the instructions of one SIMD level.
+    /// A product with the instructions of one SIMD level, from a plain and from a transposed left matrix.
     struct Check<E> {
         shape: [usize; 3],
-        transposed: bool,
         elements: PhantomData<E>,
     }
 
@@ -325,31 +324,29 @@ mod tests {
             let [plain, transposed, right] = [(a, Role::Left), (a_transposed, Role::Right), (b, Role::Right)]
                 .map(|(matrix, role)| Packed::<E>::by(simd, matrix, role));
             let right = RightMatrix::from(right.right());
-            let mut values = vec![f32::NAN; m * n];
-            let out = MatrixMut::new(&mut values, [m, n]);
-            let epilogue = Store { mode: StoreMode::Overwrite, out, bias: &[] };
-            match self.transposed {
-                true => E::run(simd, BlockProduct { left: Transposed(transposed.right()), right, epilogue }),
-                false => E::run(simd, BlockProduct { left: RowMajor(plain.left()), right, epilogue }),
-            }
+            let mut values = vec![f32::NAN; 2 * m * n];
+            let (first, second) = values.split_at_mut(m * n);
+            let epilogue = |out| Store { mode: StoreMode::Overwrite, out: MatrixMut::new(out, [m, n]), bias: &[] };
+            E::run(simd, BlockProduct { left: RowMajor(plain.left()), right, epilogue: epilogue(first) });
+            E::run(simd, BlockProduct { left: Transposed(transposed.right()), right, epilogue: epilogue(second) });
             values
         }
     }
 
     #[test]
     fn simd_levels_multiply_alike() {
-        for (shape, transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
-            check_levels::<f32>(shape, transposed);
-            check_levels::<Bf16x2>(shape, transposed);
+        for shape in SHAPES {
+            check_levels::<f32>(shape);
+            check_levels::<Bf16x2>(shape);
         }
     }
 
-    fn check_levels<E: Element>(shape: [usize; 3], transposed: bool) {
+    fn check_levels<E: Element>(shape: [usize; 3]) {
         let want = TestMatrices::new(shape).product::<E>(shape);
         // In f32 each scalar is one sum of fused multiply-adds in the same order.
-        let got = by_every_level(|| Check::<E> { shape, transposed, elements: PhantomData }, E::SCALARS == 1);
+        let got = by_every_level(|| Check::<E> { shape, elements: PhantomData }, E::SCALARS == 1);
         for got in got {
-            assert_close(&got, &want, &format!("{shape:?} of {} in one", E::SCALARS));
+            assert_close(&got, &want.repeat(2), &format!("{shape:?} of {} in one", E::SCALARS));
         }
     }
 
