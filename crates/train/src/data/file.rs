@@ -18,9 +18,6 @@ const HEAD_BYTES: usize = 16;
 /// Bytes read from the disk at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
-/// Up to this length, the memory for a line grows with it.
-const SHORT_LINE_BYTES: usize = 1 << 21;
-
 /// Magic numbers of files that are often mistaken for text, with the name of the file type.
 const NOT_TEXT: &[(&[u8], &str)] = &[
     (b"PK\x03\x04", "a zip archive, an Office document or an e-book"),
@@ -152,43 +149,19 @@ impl OpenFile {
     pub(super) fn next_record(&mut self, max_bytes: usize) -> Result<Option<&[u8]>, DataError> {
         loop {
             self.line.clear();
-            if !self.read_line(max_bytes)? {
-                return Ok(None);
-            }
-            if !self.line.trim_ascii().is_empty() {
-                return Ok(Some(&self.line));
-            }
-        }
-    }
-
-    /// Reads the next line, of at most `max_bytes`; false at the end of the file.
-    fn read_line(&mut self, max_bytes: usize) -> Result<bool, DataError> {
-        self.line_number += 1;
-        loop {
-            let new = match self.bytes.fill_buf() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                new => new.map_err(|source| error_of(source, &self.shown, self.is_gzip))?,
-            };
-            let line_break = new.iter().position(|byte| *byte == b'\n');
-            let n = line_break.map_or(new.len(), |at| at + 1);
-            let length = self.line.len() + n;
-            if length > max_bytes + usize::from(line_break.is_some()) {
-                return Err(self.in_line(format!(
-                    "is longer than {}, the limit of a record\n  hint: data.record_limit_mib raises it; reading takes up \
-                     to three times as much memory",
-                    mebibytes(max_bytes)
-                )));
-            }
-            if length > self.line.capacity() {
-                // Memory that is not written to costs nothing, but a copy into a larger block would.
-                let whole = if length > SHORT_LINE_BYTES { max_bytes + 1 } else { 2 * length };
-                let reserved = self.line.try_reserve_exact(whole.max(length) - self.line.len());
-                reserved.unwrap_or_else(|_| self.line.reserve(n));
-            }
-            self.line.extend_from_slice(&new[..n]);
-            self.bytes.consume(n);
-            if line_break.is_some() || n == 0 {
-                return Ok(!self.line.is_empty());
+            self.line_number += 1;
+            let read = (&mut self.bytes).take(max_bytes as u64 + 1).read_until(b'\n', &mut self.line);
+            match read.map_err(|source| self.error(source))? {
+                0 => return Ok(None),
+                n if n > max_bytes && !self.line.ends_with(b"\n") => {
+                    let mib = max_bytes as f64 / f64::from(1 << 20);
+                    return Err(self.in_line(format!(
+                        "is longer than {mib} MiB, the limit of a record\n  hint: data.record_limit_mib raises it; reading \
+                         takes up to three times as much memory"
+                    )));
+                }
+                _ if self.line.trim_ascii().is_empty() => {}
+                _ => return Ok(Some(&self.line)),
             }
         }
     }
@@ -198,23 +171,13 @@ impl OpenFile {
     }
 
     fn error(&self, source: io::Error) -> DataError {
-        error_of(source, &self.shown, self.is_gzip)
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        let path = self.shown.clone();
+        match source.kind() {
+            InvalidData | InvalidInput | UnexpectedEof if self.is_gzip => DataError::Gzip { path, source },
+            _ => DataError::Read { path, source },
+        }
     }
-}
-
-/// The error of reading a file.
-fn error_of(source: io::Error, path: &Path, is_gzip: bool) -> DataError {
-    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
-    let path = path.to_owned();
-    match source.kind() {
-        InvalidData | InvalidInput | UnexpectedEof if is_gzip => DataError::Gzip { path, source },
-        _ => DataError::Read { path, source },
-    }
-}
-
-fn mebibytes(bytes: usize) -> String {
-    let mib = bytes as f64 / f64::from(1 << 20);
-    format!("{mib} MiB")
 }
 
 /// The first bytes of a reader, and a reader that still begins with them.

@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rand::{Rng, SeedableRng};
@@ -129,8 +128,10 @@ impl Examples {
         order
     }
 
-    /// The records of each of these rows, counted from the first of the run.
-    fn rows(&self, seed: u64, rows: Range<u64>) -> Vec<Vec<&Example>> {
+    /// The records of each drawn row.
+    fn rows(&self, draw: Draw) -> Vec<Vec<&Example>> {
+        let Draw { seed, rows, n_earlier_rows, .. } = draw;
+        let rows = n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64;
         let n = self.n_rows() as u64;
         let row = |row: u64| {
             let place = usize::try_from(row % n).expect("below the rows of a pass");
@@ -142,8 +143,7 @@ impl Examples {
 
 impl BatchSource for Examples {
     fn draw(&self, draw: Draw) -> Batch {
-        let Draw { seed, rows, n_earlier_rows, .. } = draw;
-        let rows = self.rows(seed, n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64);
+        let rows = self.rows(draw);
         if self.packed.is_some() {
             return in_a_row(&rows.concat());
         }
@@ -160,9 +160,7 @@ impl BatchSource for Examples {
     }
 
     fn n_targets(&self, draw: Draw) -> usize {
-        let Draw { seed, rows, n_earlier_rows, .. } = draw;
-        let rows = self.rows(seed, n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64);
-        let examples = rows.into_iter().flatten();
+        let examples = self.rows(draw).into_iter().flatten();
         if self.are_preferences() { examples.count() } else { examples.map(Example::n_counted).sum() }
     }
 
