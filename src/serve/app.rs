@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::http::{Name, json_response};
 use super::library::ListedRun;
-use super::service::{Shared, Work};
+use super::service::{Service, Shared, Work};
 use crate::run::{self, Curves, Difference, RunDir, RunError, RunInfo};
 use crate::view;
 use crate::view::report::{Comparison, Report};
@@ -93,70 +93,61 @@ pub(super) async fn asset(Name(name): Name) -> Result<Response, ApiError> {
 
 /// The runs, with sparklines of their losses.
 pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
-    let work = service.off_thread(Work::Long, |service| {
+    let runs = |service: &Service| {
         let listed = service.library.runs();
         let settings = settings(&listed);
         let runs: Vec<Value> = listed.iter().zip(settings).map(|(run, settings)| run_json(run, &settings)).collect();
         Ok(json_response(json!({"runs": runs}).to_string()))
-    });
-    work.await
+    };
+    service.off_thread(Work::Long, runs).await
 }
 
 /// The sizes of a run's model, whether it has a chat template, and the checkpoints it keeps, for the run's views.
-pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
-    let work = service.off_thread(Work::Long, move |service| {
-        let ListedRun { run, checkpoint, .. } = service.library.run(&name)?;
-        let best = checkpoint.map(|(path, _)| path);
-        let kept = run.kept().unwrap_or_default().into_iter().map(|(step, path)| {
-            let model = path.file_name().map(|checkpoint| format!("{name}/{}", checkpoint.to_string_lossy()));
-            json!({"step": step, "model": model, "is_best": best.as_ref() == Some(&path)})
-        });
-        // A named model is the one that was opened, even if its run has been replaced.
-        let (config, has_chat) = if let Some(model) = service.library.named(Some(&name)) {
-            (model.config.clone(), model.tokenizer.chat_template().is_some())
-        } else {
-            let config = run.config().map_err(unreadable)?;
-            let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
-            (config.model, tokenizer.chat_template().is_some())
-        };
-        let json = json!({
-            "n_layers": config.n_layers,
-            "n_heads": config.n_heads,
-            "context_length": config.context_length,
-            "has_chat": has_chat,
-            "prompt": opening(&run),
-            "checkpoints": kept.collect::<Vec<_>>(),
-        });
-        Ok(json_response(json.to_string()))
+pub(super) fn run(service: &Service, name: &str) -> Result<Response, ApiError> {
+    let ListedRun { run, checkpoint, .. } = service.library.run(name)?;
+    let best = checkpoint.map(|(path, _)| path);
+    let kept = run.kept().unwrap_or_default().into_iter().map(|(step, path)| {
+        let model = path.file_name().map(|checkpoint| format!("{name}/{}", checkpoint.to_string_lossy()));
+        json!({"step": step, "model": model, "is_best": best.as_ref() == Some(&path)})
     });
-    work.await
+    // A named model is the one that was opened, even if its run has been replaced.
+    let (config, has_chat) = if let Some(model) = service.library.named(Some(name)) {
+        (model.config.clone(), model.tokenizer.chat_template().is_some())
+    } else {
+        let config = run.config().map_err(unreadable)?;
+        let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
+        (config.model, tokenizer.chat_template().is_some())
+    };
+    let json = json!({
+        "n_layers": config.n_layers,
+        "n_heads": config.n_heads,
+        "context_length": config.context_length,
+        "has_chat": has_chat,
+        "prompt": opening(&run),
+        "checkpoints": kept.collect::<Vec<_>>(),
+    });
+    Ok(json_response(json.to_string()))
 }
 
 /// The current report of a run: from its files, without measuring anything.
-pub(super) async fn report(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
-    let work = service.off_thread(Work::Long, move |service| {
-        let report = Report::read(&service.library.run(&name)?.run);
-        let mut report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
-        report.note(UNMEASURED.to_owned());
-        Ok(respond(HTML, REPORT_POLICY, report.html()))
-    });
-    work.await
+pub(super) fn report(service: &Service, name: &str) -> Result<Response, ApiError> {
+    let report = Report::read(&service.library.run(name)?.run);
+    let mut report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
+    report.note(UNMEASURED.to_owned());
+    Ok(respond(HTML, REPORT_POLICY, report.html()))
 }
 
 /// Several runs on one page; their names are one per line.
-pub(super) async fn comparison(State(service): State<Shared>, Name(names): Name) -> Result<Response, ApiError> {
-    let work = service.off_thread(Work::Long, move |service| {
-        let names: Vec<&str> = names.lines().collect();
-        if !(2..=MAX_COMPARED).contains(&names.len()) {
-            return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, one per line")));
-        }
-        let run = |name: &&str| Ok(service.library.run(name)?.run);
-        let runs = names.iter().map(run).collect::<Result<Vec<_>, ApiError>>()?;
-        let comparison = Comparison::read(&runs);
-        let comparison = comparison.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
-        Ok(respond(HTML, REPORT_POLICY, comparison.html()))
-    });
-    work.await
+pub(super) fn comparison(service: &Service, names: &str) -> Result<Response, ApiError> {
+    let names: Vec<&str> = names.lines().collect();
+    if !(2..=MAX_COMPARED).contains(&names.len()) {
+        return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, one per line")));
+    }
+    let run = |name: &&str| Ok(service.library.run(name)?.run);
+    let runs = names.iter().map(run).collect::<Result<Vec<_>, ApiError>>()?;
+    let comparison = Comparison::read(&runs);
+    let comparison = comparison.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
+    Ok(respond(HTML, REPORT_POLICY, comparison.html()))
 }
 
 fn unreadable(error: impl Into<RunError>) -> ApiError {

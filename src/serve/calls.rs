@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::wrong;
 use super::format;
-use super::ids::random;
+use super::http::random;
 use super::loaded_model::LoadedModel;
 use crate::generate::{CallSchema, Grammar, Guide};
 
@@ -24,18 +24,10 @@ pub(super) struct Tools {
 
 impl Tools {
     /// The tools in `tools`, as restricted by `tool_choice`; `None` if the model may call none.
-    pub(super) fn read(
-        tools: Option<Value>,
-        choice: Option<Value>,
-        model: &LoadedModel,
-    ) -> Result<Option<Self>, ApiError> {
-        let list: &[Value] = match &tools {
-            None => &[],
-            Some(tools) => tools.as_array().ok_or_else(|| wrong_tools("a list of tools"))?,
-        };
+    pub(super) fn read(list: &[Value], choice: &Value, model: &LoadedModel) -> Result<Option<Self>, ApiError> {
         let names: Vec<String> = list.iter().map(|tool| name(tool).map(str::to_owned)).collect::<Result<_, _>>()?;
-        let choice = choice.unwrap_or_else(|| "auto".into());
-        let required = match (choice.as_str(), choice["function"]["name"].as_str()) {
+        let chosen = if choice.is_null() { Some("auto") } else { choice.as_str() };
+        let required = match (chosen, choice["function"]["name"].as_str()) {
             (Some("none"), _) => return Ok(None),
             (Some("auto"), _) if list.is_empty() => return Ok(None),
             (Some("auto"), _) => Vec::new(),
@@ -43,7 +35,7 @@ impl Tools {
             (None, Some(name)) if names.iter().any(|known| known == name) => vec![name.to_owned()],
             _ => {
                 let rule = "none, auto, required, or an object that names a function of `tools`";
-                return Err(wrong("tool_choice", &choice, rule));
+                return Err(wrong("tool_choice", choice, rule));
             }
         };
         if !model.tokenizer.chat_template().is_some_and(|template| template.contains(OPEN)) {
@@ -63,7 +55,7 @@ impl Tools {
             let name = name(tool).ok().filter(|name| self.required.iter().any(|required| required == name))?;
             Some(CallSchema {
                 before: format!("{OPEN}\n{{\"name\": {}, \"arguments\": ", Value::from(name)),
-                arguments: format::present(&tool["function"], "parameters"),
+                arguments: Some(&tool["function"]["parameters"]).filter(|schema| !schema.is_null()),
                 after: format!("}}\n{CLOSE}"),
             })
         });
@@ -73,14 +65,11 @@ impl Tools {
     }
 }
 
-fn wrong_tools(rule: &str) -> ApiError {
-    ApiError::field("tools", format!("`tools` must be {rule}"))
-}
-
 /// The name of a tool.
 fn name(tool: &Value) -> Result<&str, ApiError> {
     let name = tool["function"]["name"].as_str().filter(|name| tool["type"] == "function" && !name.is_empty());
-    name.ok_or_else(|| wrong_tools("functions: {\"type\": \"function\", \"function\": {\"name\": ...}}"))
+    let rule = "`tools` must be functions: {\"type\": \"function\", \"function\": {\"name\": ...}}";
+    name.ok_or_else(|| ApiError::field("tools", rule))
 }
 
 /// A tool call that the model generated.

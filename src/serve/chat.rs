@@ -4,9 +4,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::calls::Tools;
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::parse;
 use super::limits::MAX_CHATS;
 use super::loaded_model::LoadedModel;
 use super::prompt::EncodedPrompt;
@@ -19,19 +18,10 @@ pub(super) fn rendered(
     field: &str,
     messages: Vec<Message>,
     add_generation_prompt: bool,
-    variables: Option<Json>,
-    tools: Option<&Tools>,
+    variables: Map<String, Json>,
     model: &LoadedModel,
 ) -> Result<String, ApiError> {
     let name = &model.name;
-    let mut variables = match variables {
-        None => Map::new(),
-        Some(Json::Object(variables)) => variables,
-        Some(_) => return Err(ApiError::field("chat_template_kwargs", "`chat_template_kwargs` must be an object")),
-    };
-    if let Some(tools) = tools {
-        variables.insert("tools".to_owned(), tools.list.clone().into());
-    }
     let rendered = model.renderer.render(&Conversation { messages, add_generation_prompt, variables });
     rendered.map_err(|error| match error {
         RenderError::NoTemplate => {
@@ -54,18 +44,18 @@ pub(super) fn prompt(field: &str, text: String, model: &LoadedModel) -> Result<E
 }
 
 /// The field `messages` of a chat.
-pub(super) fn messages(json: Option<&Json>) -> Result<Vec<Message>, ApiError> {
-    let rule = "`messages` must be a list of objects with `role` and `content`, at least one";
-    let list = json.and_then(Json::as_array).filter(|list| !list.is_empty());
-    list.ok_or_else(|| ApiError::field("messages", rule))?.iter().map(message).collect()
+pub(super) fn messages(json: &Json) -> Result<Vec<Message>, ApiError> {
+    let list = json.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| ApiError::field("messages", "`messages` must be a list of at least one message"));
+    list?.iter().map(message).collect()
 }
 
 /// The fields `instructions` and `input` of `/v1/responses`.
-pub(super) fn input_messages(input: Option<&Json>, instructions: Option<String>) -> Result<Vec<Message>, ApiError> {
+pub(super) fn input_messages(input: &Json, instructions: Option<&str>) -> Result<Vec<Message>, ApiError> {
     let system = instructions.map(|text| Message::new("system", text));
     let input: Option<Vec<Message>> = match input {
-        Some(Json::String(text)) => Some(vec![Message::new("user", &**text)]),
-        Some(Json::Array(items)) if !items.is_empty() => items.iter().map(input_message).collect(),
+        Json::String(text) => Some(vec![Message::new("user", &**text)]),
+        Json::Array(items) if !items.is_empty() => items.iter().map(input_message).collect(),
         _ => None,
     };
     let rule = "`input` must be a text or a list of messages with `role` and `content`, whose parts are texts";
@@ -94,10 +84,10 @@ fn content(json: &Json, types: &[&str]) -> Option<String> {
 
 /// A message in a request.
 #[derive(Deserialize, JsonSchema)]
-#[schemars(rename = "Message", extend("required" = ["role"]))]
+#[schemars(rename = "Message")]
 pub(super) struct MessageFields {
     /// A role that the model's template supports, such as user.
-    role: Option<String>,
+    role: String,
     #[serde(default)]
     #[schemars(extend("anyOf" = [
         {"type": "string"},
@@ -120,9 +110,8 @@ pub(super) struct MessageFields {
 fn message(json: &Json) -> Result<Message, ApiError> {
     let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
     let Json::Object(fields) = json else { return Err(wrong("an object")) };
-    let fields: MessageFields = Fields::from_object(fields.clone()).parse(&[])?;
+    let fields = parse(fields.clone(), &[]).map_err(|error| error.param("messages"))?;
     let MessageFields { role, content: sent, name, tool_calls, tool_call_id } = fields;
-    let role = role.ok_or_else(|| wrong("an object with a `role`"))?;
     let tool_calls = match tool_calls {
         Json::Null => None,
         Json::Array(calls) if role == "assistant" => {
@@ -156,11 +145,12 @@ mod tests {
         let parts =
             json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
         let joined = Message::new("user", "ab");
-        assert_eq!(messages(Some(&parts)).map_err(|error| error.body()), Ok(vec![joined]));
+        let read = |sent: &Json| messages(sent).map_err(|error| error.body());
+        assert_eq!(read(&parts), Ok(vec![joined]));
         let call =
             json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}});
-        let called = messages(Some(&json!([{"role": "assistant", "content": null, "tool_calls": [call]}])));
-        let called = called.map_err(|error| error.body()).expect("the message is valid");
+        let called = read(&json!([{"role": "assistant", "content": null, "tool_calls": [call]}]));
+        let called = called.expect("the message is valid");
         let expected = r#"[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]"#;
         assert_eq!(
             (&*called[0].content, serde_json::to_string(&called[0].tool_calls).unwrap().as_str()),
@@ -168,7 +158,6 @@ mod tests {
         );
         for wrong in [
             json!([]),
-            json!("hi"),
             json!(["hi"]),
             json!([{"content": "a"}]),
             json!([{"role": "user"}]),
@@ -176,7 +165,7 @@ mod tests {
             json!([{"role": "user", "content": "a", "tool_calls": []}]),
             json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]),
         ] {
-            messages(Some(&wrong)).expect_err(&wrong.to_string());
+            read(&wrong).expect_err(&wrong.to_string());
         }
     }
 }

@@ -2,14 +2,9 @@
 //!
 //! Otherwise clients that send nothing, or half of a request, could keep others out until their time limit.
 
-use std::collections::BTreeMap;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes, HttpBody};
-use hyper::body::{Frame, SizeHint};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// All connections.
@@ -17,8 +12,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 pub(super) struct Connections {
     permits: Arc<Semaphore>,
     /// Connections that wait for their client, in the order in which they began to wait.
-    waiting: Mutex<BTreeMap<u64, Arc<ConnectionState>>>,
-    n_waits: AtomicU64,
+    waiting: Mutex<Vec<Arc<ConnectionState>>>,
     /// Notified when another connection waits.
     waits: Notify,
 }
@@ -35,8 +29,6 @@ struct ConnectionState {
 #[derive(Debug)]
 pub(super) struct Connection {
     state: Arc<ConnectionState>,
-    /// Its last place among the waiting connections; at first 0.
-    place: AtomicU64,
     all: Arc<Connections>,
     _permit: OwnedSemaphorePermit,
 }
@@ -44,12 +36,8 @@ pub(super) struct Connection {
 impl Connections {
     /// At most `n` connections.
     pub(super) fn new(n: usize) -> Arc<Self> {
-        Arc::new(Self {
-            permits: Arc::new(Semaphore::new(n)),
-            waiting: Mutex::default(),
-            n_waits: AtomicU64::new(1), // no place is 0
-            waits: Notify::new(),
-        })
+        let permits = Arc::new(Semaphore::new(n));
+        Arc::new(Self { permits, waiting: Mutex::default(), waits: Notify::new() })
     }
 
     /// Another connection. If there are too many, the one that has waited longest for its client is closed.
@@ -58,38 +46,26 @@ impl Connections {
             if let Ok(permit) = self.permits.clone().try_acquire_owned() {
                 break permit;
             }
-            self.close_first();
+            self.close_waiting(1);
             tokio::select! {
                 permit = self.permits.clone().acquire_owned() => break permit.expect("the semaphore is never closed"),
                 () = self.waits.notified() => {}
             }
         };
-        let (state, place) = (Arc::default(), AtomicU64::new(0));
-        let connection = Arc::new(Connection { state, place, all: self.clone(), _permit: permit });
+        let connection = Arc::new(Connection { state: Arc::default(), all: self.clone(), _permit: permit });
         connection.wait();
         connection
     }
 
-    fn close_first(&self) {
+    /// Closes the `most` connections that have waited longest for their client, except for those with unsent bytes.
+    pub(super) fn close_waiting(&self, most: usize) {
         let mut waiting = self.waiting();
-        let first = waiting.iter().find(|(_, state)| !state.has_unsent.load(Ordering::Relaxed));
-        if let Some(place) = first.map(|(place, _)| *place) {
-            waiting.remove(&place).expect("the place was found under the same lock").close.notify_one();
+        for state in waiting.extract_if(.., |state| !state.has_unsent.load(Ordering::Relaxed)).take(most) {
+            state.close.notify_one();
         }
     }
 
-    /// Closes all connections that wait for their client.
-    pub(super) fn close_waiting(&self) {
-        self.waiting().retain(|_, state| {
-            let has_unsent = state.has_unsent.load(Ordering::Relaxed);
-            if !has_unsent {
-                state.close.notify_one();
-            }
-            has_unsent
-        });
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ConnectionState>>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<ConnectionState>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,15 +74,13 @@ impl Connection {
     /// From now on the connection waits for its client.
     pub(super) fn wait(&self) {
         self.work(); // it may wait already
-        let place = self.all.n_waits.fetch_add(1, Ordering::Relaxed);
-        self.place.store(place, Ordering::Relaxed);
-        self.all.waiting().insert(place, self.state.clone());
+        self.all.waiting().push(self.state.clone());
         self.all.waits.notify_waiters();
     }
 
     /// From now on its client waits for a response.
     pub(super) fn work(&self) {
-        self.all.waiting().remove(&self.place.load(Ordering::Relaxed));
+        self.all.waiting().retain(|waiting| !Arc::ptr_eq(waiting, &self.state));
     }
 
     /// Completes when the connection has to be closed.
@@ -126,41 +100,12 @@ impl Drop for Connection {
     }
 }
 
-/// The body of a response, after which its connection waits for the next request.
-pub(super) struct Response {
-    body: Body,
-    connection: Arc<Connection>,
-}
+/// A response that is being sent. Dropping it lets its connection wait for the next request.
+pub(super) struct Responding(pub(super) Arc<Connection>);
 
-impl Response {
-    pub(super) fn new(body: Body, connection: Arc<Connection>) -> Self {
-        Self { body, connection }
-    }
-}
-
-impl Drop for Response {
+impl Drop for Responding {
     fn drop(&mut self) {
-        self.connection.wait();
-    }
-}
-
-impl HttpBody for Response {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.0.wait();
     }
 }
 

@@ -6,58 +6,66 @@ use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
 use super::chat::MessageFields;
-use super::embeddings::EmbeddingFields;
 use super::error::ErrorBody;
-use super::forms::{ChatRequest, CompletionRequest, ResponseRequest};
 use super::http::json_response;
-use super::inspect::{InspectFields, Inspection};
+use super::inspect::Inspection;
 use super::library::ListedModel;
 use super::schema;
-use super::tokens::{DetokenizeRequest, TokenizeRequest};
+use super::service::Shared;
 use super::writer::{ChatCompletionBody, CompletionBody, Usage};
 
 /// A router whose routes are described.
-pub(super) struct Described<S> {
-    router: Router<S>,
+#[derive(Default)]
+pub(super) struct Described {
+    router: Router<Shared>,
     paths: Map<String, Value>,
+    schemas: Map<String, Value>,
 }
 
-impl<S: Clone + Send + Sync + 'static> Default for Described<S> {
-    fn default() -> Self {
-        Self { router: Router::new(), paths: Map::new() }
-    }
-}
-
-impl<S: Clone + Send + Sync + 'static> Described<S> {
+impl Described {
     /// Adds a route that takes GET requests.
-    pub(super) fn get(&mut self, path: &str, handler: MethodRouter<S>) -> Description<'_> {
-        self.route(path, handler, "get")
+    pub(super) fn get(&mut self, path: &str, handler: MethodRouter<Shared>) -> Description<'_> {
+        self.route("get", path, handler)
     }
 
-    /// Adds a route that takes POST requests with a schema of this name.
-    pub(super) fn post(&mut self, path: &str, handler: MethodRouter<S>, request: &str) -> Description<'_> {
-        let description = self.route(path, handler, "post");
-        description.0["requestBody"] = json!({"required": true, "content": json_content(reference(request))});
+    /// Adds a route that takes POST requests of the type `T`.
+    pub(super) fn post<T: JsonSchema + 'static>(
+        &mut self,
+        path: &str,
+        handler: MethodRouter<Shared>,
+    ) -> Description<'_> {
+        let mut schema = Value::clone(&schema::request::<T>());
+        schema["properties"]["model"] = json!({
+            "type": "string",
+            "description": "A model that /v1/models lists; by default the first one.",
+        });
+        self.schemas.insert(T::schema_name().into_owned(), schema);
+        let description = self.route("post", path, handler);
+        let content = json_content(reference(&T::schema_name()));
+        description.0["requestBody"] = json!({"required": true, "content": content});
         description
     }
 
-    fn route(&mut self, path: &str, handler: MethodRouter<S>, method: &str) -> Description<'_> {
+    fn route(&mut self, method: &str, path: &str, handler: MethodRouter<Shared>) -> Description<'_> {
         self.router = std::mem::take(&mut self.router).route(path, handler);
         let path = path.replace("{*", "{"); // axum's sign for the rest of an address
-        let mut description = json!({});
+        let errors = "400 (a field and its range), 401, 403, 404, 405, 408, 409 (the checkpoint was removed), 413, 429 \
+                      with Retry-After, 500 or 503.";
+        let content = json_content(reference("Error"));
+        let mut description = json!({"responses": {"default": {"description": errors, "content": content}}});
         if path.contains('{') {
             description["parameters"] =
                 json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string"}}]);
         }
         let described = self.paths.entry(path).or_insert(json!({method: description}));
-        Description(&mut described[method]).fails("")
+        Description(&mut described[method])
     }
 
     /// The router, with `/openapi.json`, which describes it.
-    pub(super) fn finish(mut self) -> Router<S> {
+    pub(super) fn finish(mut self) -> Router<Shared> {
         let (path, content) = ("/openapi.json", json_content(json!({"type": "object"})));
         self.get(path, MethodRouter::new()).summary("This document").returns(content);
-        let document = document(self.paths);
+        let document = document(self.paths, self.schemas);
         self.router.route(path, get(move || async move { json_response(document) }))
     }
 }
@@ -72,18 +80,8 @@ impl Description<'_> {
     }
 
     /// The content of the response.
-    pub(super) fn returns(self, content: Value) -> Self {
+    pub(super) fn returns(self, content: Value) {
         self.0["responses"]["200"] = json!({"description": "Done.", "content": content});
-        self
-    }
-
-    /// Statuses besides the usual ones.
-    pub(super) fn fails(self, more: &str) -> Self {
-        let errors = format!(
-            "400 (a field and its range), 401, 403, 404, 405, 408, {more}413, 429 with Retry-After, 500 or 503."
-        );
-        self.0["responses"]["default"] = json!({"description": errors, "content": json_content(reference("Error"))});
-        self
     }
 }
 
@@ -102,17 +100,6 @@ pub(super) fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-fn request<T: JsonSchema + 'static>() -> (String, Value) {
-    let mut schema = Value::clone(&schema::request::<T>());
-    if T::schema_name() != "Message" {
-        schema["properties"]["model"] = json!({
-            "type": "string",
-            "description": "A model that /v1/models lists; by default the first one.",
-        });
-    }
-    (T::schema_name().into_owned(), schema)
-}
-
 /// A response whose field `object` names its type.
 fn object<T: JsonSchema>(object: &str) -> Value {
     let mut schema = schema::response::<T>();
@@ -121,22 +108,13 @@ fn object<T: JsonSchema>(object: &str) -> Value {
     schema
 }
 
-fn document(paths: Map<String, Value>) -> String {
-    let mut schemas = Map::from_iter([
-        request::<ChatRequest>(),
-        request::<CompletionRequest>(),
-        request::<DetokenizeRequest>(),
-        request::<EmbeddingFields>(),
-        request::<InspectFields>(),
-        request::<MessageFields>(),
-        request::<ResponseRequest>(),
-        request::<TokenizeRequest>(),
-    ]);
+fn document(paths: Map<String, Value>, mut schemas: Map<String, Value>) -> String {
     schemas.extend([
         ("ChatCompletion".to_owned(), object::<ChatCompletionBody>("chat.completion")),
         ("Completion".to_owned(), object::<CompletionBody>("text_completion")),
         ("Error".to_owned(), schema::response::<ErrorBody<'_>>()),
         ("Inspection".to_owned(), schema::response::<Inspection<'_>>()),
+        ("Message".to_owned(), Value::clone(&schema::request::<MessageFields>())),
         ("Model".to_owned(), schema::response::<ListedModel>()),
         ("Usage".to_owned(), schema::response::<Usage>()),
     ]);

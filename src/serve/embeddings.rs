@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, parse};
 use super::http::to_json;
 use super::loaded_model::LoadedModel;
 use super::prompt::{EncodedPrompt, prompts};
@@ -18,7 +18,7 @@ use crate::model::Gpt;
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "EmbeddingRequest", extend("required" = ["input"]))]
-#[allow(dead_code, reason = "`input` is read first, and some fields have only values that change nothing")]
+#[allow(dead_code, reason = "some fields have only values that change nothing")]
 pub(super) struct EmbeddingFields {
     /// A text, a list of tokens, or a list of either.
     #[schemars(extend("anyOf" = [
@@ -78,10 +78,9 @@ struct EmbeddingUsage {
 }
 
 impl EmbeddingRequest {
-    pub(super) fn read(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
-        let inputs = prompts("input", &mut fields, model)?;
-        let EmbeddingFields { encoding_format, .. } = fields.parse(&[])?;
-        Ok(Self { inputs, is_base64: encoding_format == "base64" })
+    pub(super) fn read(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
+        let EmbeddingFields { input, encoding_format, .. } = parse(fields, &[])?;
+        Ok(Self { inputs: prompts("input", &input, model)?, is_base64: encoding_format == "base64" })
     }
 
     /// The response, as JSON.

@@ -5,68 +5,50 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::error::{ApiError, MAX_ECHOED};
+use super::error::{ApiError, echoed};
 use super::schema;
-use crate::format::cut_in_the_middle;
 
-/// The fields of a JSON object that were not taken yet.
-pub(super) struct Fields(Map<String, Value>);
+/// The fields of a request, or of an object in it.
+pub(super) type Fields = Map<String, Value>;
 
-impl Fields {
-    /// The fields of a request's body.
-    pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self(fields)),
-            Ok(_) => Err(ApiError::bad_request("the body is JSON, but not an object: it must be {...}")),
-            Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
-        }
+/// The fields of a request's body.
+pub(super) fn read(body: &[u8]) -> Result<Fields, ApiError> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(ApiError::bad_request("the body is JSON, but not an object: it must be {...}")),
+        Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
     }
+}
 
-    /// The fields of a nested object of a request.
-    pub(super) fn from_object(fields: Map<String, Value>) -> Self {
-        Self(fields)
+/// Takes the model that a request names.
+pub(super) fn take_model(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    match fields.remove("model") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(name)) => Ok(Some(name)),
+        Some(value) => Err(wrong("model", &value, "a string")),
     }
+}
 
-    /// A field's value; null counts as absent.
-    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|value| !value.is_null())
+/// The fields as a `T`; null counts as absent. `most` has the largest values of fields whose range depends on the model.
+pub(super) fn parse<T>(mut fields: Fields, most: &[(&str, usize)]) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + JsonSchema + 'static,
+{
+    let schema = schema::request::<T>();
+    fields.retain(|_, value| !value.is_null());
+    for (name, value) in &fields {
+        let Some(schema) = schema["properties"].get(name) else {
+            let name = echoed(name);
+            return Err(ApiError::field(&name, format!("`{name}` is not supported")));
+        };
+        let most = most.iter().find(|(field, _)| field == name).map(|(_, most)| *most as u64);
+        check(name, value, schema, most)?;
     }
-
-    /// A field with a string.
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(value) => Err(wrong(name, &value, "a string")),
-        }
+    let mut required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(name) = required.find(|name| !fields.contains_key(*name)) {
+        return Err(ApiError::field(name, format!("there is no `{name}`")));
     }
-
-    /// A field with a truth value.
-    pub(super) fn truth(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Bool(truth)) => Ok(Some(truth)),
-            Some(value) => Err(wrong(name, &value, "true or false")),
-        }
-    }
-
-    /// The rest of the fields, as a `T`. `most` has the largest values of fields whose range depends on the model.
-    pub(super) fn parse<T>(mut self, most: &[(&str, usize)]) -> Result<T, ApiError>
-    where
-        T: DeserializeOwned + JsonSchema + 'static,
-    {
-        let schema = schema::request::<T>();
-        self.0.retain(|_, value| !value.is_null());
-        for (name, value) in &self.0 {
-            let Some(schema) = schema["properties"].get(name) else {
-                let name = cut_in_the_middle(name, MAX_ECHOED);
-                return Err(ApiError::field(&name, format!("`{name}` is not supported")));
-            };
-            let most = most.iter().find(|(field, _)| field == name).map(|(_, most)| *most as u64);
-            check(name, value, schema, most)?;
-        }
-        serde_json::from_value(Value::Object(self.0)).map_err(|error| ApiError::bad_request(error.to_string()))
-    }
+    serde_json::from_value(Value::Object(fields)).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
 /// Checks a value against the schema of its field. The contents of lists and objects are checked where they are read.
@@ -83,6 +65,11 @@ fn check(name: &str, value: &Value, schema: &Value, most: Option<u64>) -> Result
         Some("object") => (value.is_object(), "an object".to_owned()),
         Some("boolean") => (value.is_boolean(), "true or false".to_owned()),
         Some("string") => (value.is_string(), "a string".to_owned()),
+        Some("array") => {
+            let most = bound("maxItems").unwrap_or(f64::MAX);
+            let rule = if most < f64::MAX { format!("a list of at most {most}") } else { "a list".to_owned() };
+            (value.as_array().is_some_and(|list| list.len() as f64 <= most), rule)
+        }
         Some("integer") => {
             let [least, highest] = ["minimum", "maximum"].map(|key| integer(&schema[key]));
             let range = least.unwrap_or(0)..=most.map(i128::from).or(highest).unwrap_or(u64::MAX.into());
@@ -110,7 +97,7 @@ fn integer(value: &Value) -> Option<i128> {
 
 /// The error for an invalid value.
 pub(super) fn wrong(name: &str, value: &Value, rule: &str) -> ApiError {
-    let value = cut_in_the_middle(&value.to_string(), MAX_ECHOED);
+    let value = echoed(&value.to_string());
     ApiError::field(name, format!("`{name}` = {value} must be {rule}"))
 }
 
@@ -136,10 +123,12 @@ mod tests {
         g: f64,
         #[schemars(with = "()")]
         h: Value,
+        #[schemars(extend("maxItems" = 1))]
+        i: Vec<Value>,
     }
 
-    fn parse(json: &str) -> Result<Checked, ApiError> {
-        Fields::read(json.as_bytes())?.parse(&[("d", 9)])
+    fn checked(json: &str) -> Result<Checked, ApiError> {
+        parse(read(json.as_bytes())?, &[("d", 9)])
     }
 
     #[test]
@@ -153,19 +142,20 @@ mod tests {
             ("f", "0", "`f` = 0 must be a number above 0 and at most 1"),
             ("g", "0.5", "`g` is not supported; leave it out, or set it to 0"),
             ("h", "true", "`h` is not supported; leave it out, or set it to null"),
+            ("i", "[1, 2]", "`i` = [1,2] must be a list of at most 1"),
             ("tools", "[]", "`tools` is not supported"),
         ] {
-            let body = parse(&format!("{{\"{field}\": {value}}}")).expect_err("the value is invalid").body();
+            let body = checked(&format!("{{\"{field}\": {value}}}")).expect_err("the value is invalid").body();
             assert!(body.contains(rule) && body.contains(&format!("\"param\":\"{field}\"")), "{body}");
         }
         for body in ["", "[1]", "{\"a\": NaN}", "{\"a\": 1}}", "\u{0}"] {
-            assert!(Fields::read(body.as_bytes()).is_err(), "{body}");
+            assert!(read(body.as_bytes()).is_err(), "{body}");
         }
     }
 
     #[test]
     fn null_counts_as_absent() {
-        let request = parse(r#"{"a": 1, "c": true, "d": 9, "e": null, "g": 0.0, "h": null, "tools": null}"#)
+        let request = checked(r#"{"a": 1, "c": true, "d": 9, "e": null, "g": 0.0, "h": null, "tools": null}"#)
             .expect("every value is valid");
         assert_eq!((request.a, request.b, request.c, request.d, request.e), (Some(1.0), 0, true, Some(9), None));
     }

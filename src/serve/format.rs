@@ -7,21 +7,23 @@ use super::loaded_model::LoadedModel;
 use crate::generate::{Grammar, Guide, SchemaError};
 
 /// The guide of the format in the field `name`; `None` if any text is allowed.
-pub(super) fn guide(name: &str, format: Option<&Value>, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
-    let Some(format) = format else { return Ok(None) };
+pub(super) fn guide(name: &str, format: &Value, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
     let grammar = match format["type"].as_str() {
+        None if format.is_null() => return Ok(None),
         Some("text") => return Ok(None),
-        Some("json_object") => match present(format, "schema") {
-            None => Grammar::of_objects(),
-            Some(schema) => of_schema(name, schema)?, // as llama.cpp's server has it
+        Some("json_object") => match &format["schema"] {
+            Value::Null => Grammar::of_objects(),
+            schema => of_schema(name, schema)?, // as llama.cpp's server has it
         },
         Some("json_schema") => {
             // OpenAI nests it for completions, and not for responses.
-            let nested = present(format, "json_schema").unwrap_or(format);
-            let schema = present(nested, "schema").ok_or_else(|| {
-                ApiError::field(name, format!("`{name}` of the type json_schema needs `json_schema` with a `schema`"))
-            })?;
-            of_schema(name, schema)?
+            match format.get("json_schema").unwrap_or(format).get("schema") {
+                None | Some(Value::Null) => {
+                    let rule = format!("`{name}` of the type json_schema needs `json_schema` with a `schema`");
+                    return Err(ApiError::field(name, rule));
+                }
+                Some(schema) => of_schema(name, schema)?,
+            }
         }
         _ => {
             let rule = format!("`{name}` must be an object with the `type` text, json_object or json_schema");
@@ -29,11 +31,6 @@ pub(super) fn guide(name: &str, format: Option<&Value>, model: &LoadedModel) -> 
         }
     };
     guide_by(name, grammar, model).map(Some)
-}
-
-/// The value of a key; null counts as absent.
-pub(super) fn present<'a>(object: &'a Value, key: &str) -> Option<&'a Value> {
-    object.get(key).filter(|value| !value.is_null())
 }
 
 fn of_schema(name: &str, schema: &Value) -> Result<Grammar, ApiError> {

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::limits::{MAX_BIAS, MAX_SEQUENCES, MAX_STOP, MAX_STOPS, MAX_TOKENS, MAX_TOP_LOGPROBS};
 
@@ -10,7 +10,7 @@ use super::limits::{MAX_BIAS, MAX_SEQUENCES, MAX_STOP, MAX_STOPS, MAX_TOKENS, MA
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["prompt"]))]
-#[allow(dead_code, reason = "`prompt` is read first, and some fields have only one valid value")]
+#[allow(dead_code, reason = "some fields have only one valid value")]
 pub(super) struct CompletionRequest {
     /// A text, a list of tokens, or a list of either.
     #[schemars(extend("anyOf" = [
@@ -19,7 +19,7 @@ pub(super) struct CompletionRequest {
         {"type": "array", "items": {"type": "integer", "minimum": 0}},
         {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
     ]))]
-    prompt: Value,
+    pub(super) prompt: Value,
     /// The maximum number of tokens to generate.
     #[serde(default = "sixteen")]
     #[schemars(range(max = MAX_TOKENS))]
@@ -43,10 +43,10 @@ pub(super) struct CompletionRequest {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["messages"]))]
-#[allow(dead_code, reason = "some fields are read first, and some have only values that change nothing")]
+#[allow(dead_code, reason = "some fields have only values that change nothing")]
 pub(super) struct ChatRequest {
     #[schemars(extend("type" = "array", "minItems" = 1, "items" = {"$ref": "#/components/schemas/Message"}))]
-    messages: Value,
+    pub(super) messages: Value,
     /// The maximum number of tokens to generate; by default as many as the context holds.
     #[schemars(range(min = 1, max = MAX_TOKENS))]
     pub(super) max_tokens: Option<usize>,
@@ -59,18 +59,17 @@ pub(super) struct ChatRequest {
     #[schemars(range(max = MAX_TOP_LOGPROBS))]
     pub(super) top_logprobs: Option<usize>,
     /// Functions that the model may call, for a template that supports tools.
-    #[schemars(extend("type" = "array", "items" = {"type": "object", "required": ["type", "function"]}))]
-    tools: Value,
+    #[schemars(extend("items" = {"type": "object", "required": ["type", "function"]}))]
+    pub(super) tools: Vec<Value>,
     /// Which tools the model calls: none, any (auto), at least one (required), or the named one.
     #[schemars(extend("anyOf" = [{"type": "string", "enum": ["none", "auto", "required"]}, {"type": "object"}]))]
-    tool_choice: Value,
+    pub(super) tool_choice: Value,
     /// Ignored: the model decides how many tools it calls.
     parallel_tool_calls: Option<bool>,
     /// End the prompt where the answer begins, the default, and not with the last message.
-    add_generation_prompt: Option<bool>,
+    pub(super) add_generation_prompt: Option<bool>,
     /// Variables of the model's chat template, such as `enable_thinking`.
-    #[schemars(extend("type" = "object"))]
-    chat_template_kwargs: Value,
+    pub(super) chat_template_kwargs: Map<String, Value>,
     #[serde(flatten)]
     pub(super) sampling: Sampling,
 }
@@ -79,24 +78,23 @@ pub(super) struct ChatRequest {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["input"]))]
-#[allow(dead_code, reason = "some fields are read first, and some have only values that change nothing")]
+#[allow(dead_code, reason = "some fields have only values that change nothing")]
 pub(super) struct ResponseRequest {
     /// A text, or messages of texts.
     #[schemars(extend("anyOf" = [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "object"}}]))]
-    input: Value,
+    pub(super) input: Value,
     /// A system message before the input.
-    instructions: Option<String>,
+    pub(super) instructions: Option<String>,
     /// The maximum number of tokens to generate; by default as many as the context holds.
     #[schemars(range(min = 1, max = MAX_TOKENS))]
     pub(super) max_output_tokens: Option<usize>,
     /// The format of the response, in its `format`.
     #[schemars(extend("type" = "object"))]
-    text: Value,
+    pub(super) text: Value,
     /// Ignored: no response is stored.
     store: Option<bool>,
     /// Returned with the response.
-    #[schemars(extend("type" = "object"))]
-    pub(super) metadata: Value,
+    pub(super) metadata: Map<String, Value>,
     /// Not supported, except for an empty list.
     #[schemars(extend("type" = "array", "enum" = [[]]))]
     tools: Value,
@@ -117,7 +115,7 @@ pub(super) struct ResponseRequest {
 /// The fields of completions and chats.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[allow(dead_code, reason = "some fields have only one valid value")]
+#[allow(dead_code, reason = "`metadata` changes nothing")]
 pub(super) struct Sampling {
     /// The number of completions of each prompt; at most 1024 in a request.
     #[serde(default = "one::<usize>")]
@@ -139,29 +137,25 @@ pub(super) struct Sampling {
     ]))]
     pub(super) stop: Value,
     /// Tokens that end the completion, besides the model's own; they are not part of it.
-    #[schemars(extend("type" = "array", "maxItems" = MAX_STOPS, "items" = {"type": "integer", "minimum": 0}))]
-    pub(super) stop_token_ids: Value,
+    #[schemars(extend("maxItems" = MAX_STOPS, "items" = {"type": "integer", "minimum": 0}))]
+    pub(super) stop_token_ids: Vec<Value>,
     /// The number of tokens to generate before a token may end the completion.
     #[schemars(range(max = MAX_TOKENS))]
     pub(super) min_tokens: usize,
     /// Never sample tokens that end the completion.
     pub(super) ignore_eos: bool,
     /// Added to the logits of tokens, by token id.
-    #[schemars(extend(
-        "type" = "object",
-        "additionalProperties" = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
-    ))]
-    pub(super) logit_bias: Value,
+    #[schemars(extend("additionalProperties" = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS}))]
+    pub(super) logit_bias: Map<String, Value>,
     /// The format of the completion: `{"type": "text"}`, `{"type": "json_object"}`, or
     /// `{"type": "json_schema", "json_schema": {"schema": ...}}`.
     #[schemars(extend("type" = "object"))]
     pub(super) response_format: Value,
     /// Only with stream: end with an event that counts the tokens of the prompt and of the completion.
     #[schemars(with = "StreamOptions")]
-    pub(super) stream_options: Value,
+    pub(super) stream_options: Option<StreamOptions>,
     /// Ignored.
-    #[schemars(extend("type" = "object"))]
-    pub(super) metadata: Value,
+    metadata: Map<String, Value>,
     /// Subtracted once from the logit of each token generated before.
     #[schemars(range(min = -2, max = 2))]
     pub(super) presence_penalty: f64,

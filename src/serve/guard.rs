@@ -40,7 +40,8 @@ pub(super) fn check_site(headers: &HeaderMap, needs_key: bool, is_allowed: bool)
     let host: Option<Authority> = host.and_then(|host| host.parse().ok());
     let host = host.ok_or_else(|| ApiError::bad_request("the request has no valid `Host`"))?;
     if !needs_key && !is_own(host.host()) {
-        return Err(ApiError::elsewhere(
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
             "`Host` is neither an IP address nor `localhost`; start the server with --api-key-file to use it by a name",
         ));
     }
@@ -48,7 +49,7 @@ pub(super) fn check_site(headers: &HeaderMap, needs_key: bool, is_allowed: bool)
     let origin = origin.to_str().unwrap_or_default();
     let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     if !is_allowed && site.is_none_or(|site| !site.eq_ignore_ascii_case(host.as_str())) {
-        return Err(ApiError::elsewhere("the request comes from a page of another site"));
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "the request comes from a page of another site"));
     }
     Ok(())
 }
@@ -92,7 +93,10 @@ pub(super) fn check_key(headers: &HeaderMap, keys: &ApiKeys) -> Result<(), ApiEr
     let cookie = cookies.find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
     match bearer.or(cookie) {
         Some(key) if keys.contain(key.trim()) => Ok(()),
-        _ => Err(ApiError::no_key()),
+        _ => {
+            let message = "this server needs an API key: send it as `Authorization: Bearer KEY`";
+            Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
+        }
     }
 }
 

@@ -1,4 +1,7 @@
-//! Parts of requests and responses that several handlers share.
+//! Parts of requests and responses that several handlers share: names, ids, times, JSON.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
@@ -29,4 +32,14 @@ pub(super) fn json_response(json: impl Into<Body>) -> Response {
 /// A value of our own types as JSON.
 pub(super) fn to_json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("our own types have a JSON form")
+}
+
+/// An unpredictable number below 2^63.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one(SystemTime::now()) >> 1
+}
+
+/// A time in seconds since 1970.
+pub(crate) fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, parse, wrong};
 use super::http::to_json;
 use super::limits::{MAX_CONTINUATION, MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_SHOWN_WEIGHTS, MAX_TOP_LOGPROBS};
 use super::loaded_model::LoadedModel;
@@ -27,7 +27,6 @@ use crate::tokenizer::{DecodeStream, Tokenizer};
 #[schemars(rename = "InspectRequest", extend("required" = ["prompt"]))]
 pub(super) struct InspectFields {
     /// A text or a list of token ids: at most 2048 tokens, within the context.
-    #[allow(dead_code, reason = "it is read first")]
     #[schemars(extend("oneOf" = [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]))]
     prompt: Value,
     /// [from, to], without to: the tokens whose `attention` and `lens` are returned. By default all.
@@ -151,13 +150,11 @@ struct AttentionBody<'a> {
 
 impl InspectRequest {
     /// Reads a request to `/v1/inspect`.
-    pub(super) fn read(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
-        let prompt = tokens("prompt", fields.take("prompt"), model)?;
+    pub(super) fn read(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let config = &model.config;
-        let last = |n: usize| n.saturating_sub(1);
-        let most =
-            [("layer", last(config.n_layers)), ("head", last(config.n_heads)), ("attribution", last(prompt.len()))];
-        let fields: InspectFields = fields.parse(&most)?;
+        let fields: InspectFields = parse(fields, &last_head(config))?;
+        let prompt = tokens("prompt", &fields.prompt, model)?;
+        check_position("attribution", fields.attribution, prompt.len())?;
         let selection = HeadSelection::new(fields.layer, fields.head, config);
         let request = Self {
             range: range(&fields.range, prompt.len())?,
@@ -277,11 +274,22 @@ pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(),
     }
 }
 
+/// The highest layer and head, as limits of these fields.
+pub(super) fn last_head(config: &ModelConfig) -> [(&'static str, usize); 2] {
+    [("layer", config.n_layers.saturating_sub(1)), ("head", config.n_heads.saturating_sub(1))]
+}
+
+/// Rejects a position that is not in a text of `n` tokens.
+pub(super) fn check_position(name: &str, position: Option<usize>, n: usize) -> Result<(), ApiError> {
+    match position {
+        Some(at) if at >= n => Err(wrong(name, &at.into(), &format!("a whole number from 0 to {}", n - 1))),
+        _ => Ok(()),
+    }
+}
+
 /// A field with a text to inspect, of at most [`MAX_INSPECTED`] tokens.
-pub(super) fn tokens(name: &str, value: Option<Value>, model: &LoadedModel) -> Result<Vec<u32>, ApiError> {
-    let rule = "a string or a list of token ids";
-    let value = value.ok_or_else(|| ApiError::field(name, format!("there is no `{name}`: it must be {rule}")))?;
-    let tokens: Arc<[u32]> = prompt(name, &value, model, rule)?.tokens;
+pub(super) fn tokens(name: &str, value: &Value, model: &LoadedModel) -> Result<Vec<u32>, ApiError> {
+    let tokens: Arc<[u32]> = prompt(name, value, model, "a string or a list of token ids")?.tokens;
     match tokens.len() {
         n if n > MAX_INSPECTED => {
             let message = format!("`{name}` has {n} tokens; at most {MAX_INSPECTED} can be inspected");

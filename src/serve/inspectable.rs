@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::http::StatusCode;
 use tokio::sync::Semaphore;
 use tokio::sync::oneshot;
 
@@ -56,7 +57,11 @@ impl Inspectable {
     fn open<'a>(&self, model: &'a mut Option<Gpt>) -> Result<&'a Gpt, ApiError> {
         if model.is_none() {
             *model = Some((self.open)().map_err(|error| match error {
-                TensorsError::Gone => ApiError::gone(),
+                TensorsError::Gone => {
+                    let message = "the checkpoint of this model was removed or replaced before it was inspected; \
+                                   request another checkpoint of the run, or restart the server";
+                    ApiError::new(StatusCode::CONFLICT, message).code("checkpoint_removed")
+                }
                 TensorsError::Failed(why) => ApiError::failed(format!("the weights cannot be read: {why}")),
             })?);
         }

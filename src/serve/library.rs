@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Options;
-use super::error::ApiError;
-use super::ids::unix_s;
+use super::error::{ApiError, echoed};
+use super::http::unix_s;
 use super::limits::MAX_OPENED;
 use super::loaded_model::{LoadedModel, Model};
 use crate::run::{self, RunDir};
@@ -133,7 +134,8 @@ impl Library {
     pub(super) fn no_model(&self, name: &str) -> ApiError {
         let models = self.models();
         let known: Vec<&str> = models.iter().map(|model| &*model.id).collect();
-        ApiError::no_model(name, &known)
+        let message = format!("there is no model `{}`; there is {}", echoed(name), known.join(", "));
+        ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found").param("model")
     }
 
     /// Every model that can be requested now.

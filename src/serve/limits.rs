@@ -1,16 +1,16 @@
 //! Limits on what a client may request, and on how long it may take.
 
-use std::future::poll_fn;
 use std::io::{self, ErrorKind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, header};
-use futures_core::Stream;
+use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::connections::Connection;
@@ -69,40 +69,44 @@ pub(super) const LAST_WRITES: Duration = Duration::from_secs(5);
 pub(super) async fn read_body(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: usize| length > MAX_DISCARDED) {
-        return Err(ApiError::too_large(MAX_BODY));
+        return Err(too_large());
     }
-    timeout(BODY_TIME, collect(body)).await.map_err(|_| ApiError::slow_body())?
+    let slow = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body of the request did not arrive in time");
+    timeout(BODY_TIME, collect(body)).await.map_err(slow)?
 }
 
-async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
-    let mut chunks = pin!(body.into_data_stream());
+async fn collect(mut body: Body) -> Result<Vec<u8>, ApiError> {
     let (mut bytes, mut n) = (Vec::new(), 0);
-    while let Some(chunk) = poll_fn(|context| chunks.as_mut().poll_next(context)).await {
-        let chunk = chunk.map_err(|error| ApiError::bad_request(format!("the body cannot be read: {error}")))?;
+    while n <= MAX_DISCARDED
+        && let Some(frame) = body.frame().await
+    {
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("the body cannot be read: {error}")))?;
+        let chunk = frame.into_data().unwrap_or_default(); // none in trailers
         n += chunk.len();
         if n <= MAX_BODY {
             bytes.extend_from_slice(&chunk);
         } else {
             bytes = Vec::new();
         }
-        if n > MAX_DISCARDED {
-            break;
-        }
     }
-    if n > MAX_BODY { Err(ApiError::too_large(MAX_BODY)) } else { Ok(bytes) }
+    if n > MAX_BODY { Err(too_large()) } else { Ok(bytes) }
+}
+
+fn too_large() -> ApiError {
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body of a request has at most {MAX_BODY} bytes"))
 }
 
 /// A connection that fails if its client accepts no bytes for too long.
 #[derive(Debug)]
-pub(super) struct WriteLimit<S> {
-    stream: S,
+pub(super) struct WriteLimit {
+    stream: TcpStream,
     connection: Arc<Connection>,
     /// Runs while there is data that the client does not accept.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> WriteLimit<S> {
-    pub(super) fn new(stream: S, connection: Arc<Connection>) -> Self {
+impl WriteLimit {
+    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
         Self { stream, connection, waiting: None }
     }
 
@@ -118,13 +122,13 @@ impl<S> WriteLimit<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for WriteLimit<S> {
+impl AsyncRead for WriteLimit {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for WriteLimit<S> {
+impl AsyncWrite for WriteLimit {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.limit(context, written)

@@ -1,10 +1,12 @@
 //! Accepts connections, each with time limits, until the server is stopped.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::Request;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -14,7 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{sleep, timeout};
 
-use super::connections::{Connections, Response};
+use super::connections::{Connections, Responding};
 use super::limits::{HEADER_TIME, LAST_WRITES, MAX_CONNECTIONS, WriteLimit};
 use super::routes;
 use super::service::Shared;
@@ -58,7 +60,15 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
             of_requests.work();
             request.extensions_mut().insert(of_requests.clone());
             let (response, connection) = (router.call(request), of_requests.clone());
-            async { response.await.map(|response| response.map(|body| Response::new(body, connection))) }
+            async {
+                let response = response.await?;
+                let responding = Responding(connection);
+                let keep_until_dropped = move |error| {
+                    let _ = &responding;
+                    error
+                };
+                Ok::<_, Infallible>(response.map(|body| body.map_err(keep_until_dropped)))
+            }
         });
         let served = graceful.watch(http.serve_connection(stream, respond));
         tokio::spawn(async move {
@@ -68,6 +78,6 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
             }
         });
     }
-    connections.close_waiting();
+    connections.close_waiting(MAX_CONNECTIONS);
     timeout(LAST_WRITES, graceful.shutdown()).await.ok(); // slower clients do not read
 }

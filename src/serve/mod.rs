@@ -17,7 +17,6 @@ mod format;
 mod forms;
 mod guard;
 mod http;
-mod ids;
 mod inspect;
 mod inspectable;
 mod library;
@@ -51,7 +50,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 pub use self::guard::{ApiKeys, is_origin};
-pub(crate) use self::ids::unix_s;
+pub(crate) use self::http::unix_s;
 pub use self::inspectable::{OpenTensors, TensorsError};
 pub use self::library::OpenModel;
 use self::loaded_model::LoadedModel;

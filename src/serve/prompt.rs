@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::error::{ApiError, MAX_ECHOED};
-use super::fields::{Fields, wrong};
+use super::error::{ApiError, echoed};
+use super::fields::wrong;
 use super::limits::{MAX_SEQUENCES, MAX_TEXT, MAX_TOKENS};
 use super::loaded_model::LoadedModel;
-use crate::format::cut_in_the_middle;
 use crate::tokenizer::Tokenizer;
 
 /// A prompt as tokens and as text.
@@ -40,16 +39,14 @@ impl EncodedPrompt {
 }
 
 /// The prompts in a field: a string, a list of token ids, or a list of either.
-pub(super) fn prompts(name: &str, fields: &mut Fields, model: &LoadedModel) -> Result<Vec<EncodedPrompt>, ApiError> {
+pub(super) fn prompts(name: &str, value: &Value, model: &LoadedModel) -> Result<Vec<EncodedPrompt>, ApiError> {
     let rule = "a string, a list of strings, a list of token ids, or a list of such lists";
-    let value = fields.take(name);
-    let value = value.ok_or_else(|| ApiError::field(name, format!("there is no `{name}`: it must be {rule}")))?;
-    match &value {
-        Value::Array(list) if list.len() > MAX_SEQUENCES && !list[0].is_number() => {
-            let message = format!("`{name}` has {} texts; a request may have {MAX_SEQUENCES}", list.len());
-            Err(ApiError::field(name, message))
-        }
+    match value {
         Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => {
+            if list.len() > MAX_SEQUENCES {
+                let message = format!("`{name}` has {} texts; a request may have {MAX_SEQUENCES}", list.len());
+                return Err(ApiError::field(name, message));
+            }
             list.iter().map(|value| prompt(name, value, model, rule)).collect()
         }
         value => Ok(vec![prompt(name, value, model, rule)?]),
@@ -81,7 +78,7 @@ pub(super) fn tokens(name: &str, list: &[Value], tokenizer: &Tokenizer) -> Resul
     let token = |value: &Value| {
         let token = value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < n_ids);
         token.ok_or_else(|| {
-            let value = cut_in_the_middle(&value.to_string(), MAX_ECHOED);
+            let value = echoed(&value.to_string());
             ApiError::field(name, format!("`{name}` has the token {value}; tokens are whole numbers below {n_ids}"))
         })
     };

@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use super::calls::Tools;
 use super::chat;
 use super::error::ApiError;
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, parse, wrong};
 use super::format;
-use super::forms::{ChatRequest, Common, CompletionRequest, ResponseRequest, Sampling, StreamOptions};
-use super::ids::{random, unix_s};
+use super::forms::{ChatRequest, Common, CompletionRequest, ResponseRequest, Sampling};
+use super::http::{random, unix_s};
 use super::limits::{MAX_BIAS, MAX_SEQUENCES, MAX_SHOWN_SCORES, MAX_STOP, MAX_STOPS};
 use super::loaded_model::LoadedModel;
 use super::prompt::{EncodedPrompt, prompts, tokens};
@@ -57,60 +57,50 @@ pub(super) struct GenerateRequest {
 
 impl GenerateRequest {
     /// Reads a request to `/v1/completions`.
-    pub(super) fn completion(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
-        let prompts = prompts("prompt", &mut fields, model)?;
-        let guide = format::guide("response_format", fields.take("response_format").as_ref(), model)?;
-        let request: CompletionRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
-        let CompletionRequest { max_tokens, echo, logprobs, sampling, .. } = request;
-        let mut request = sampling.request(Form::Completion, prompts, max_tokens, model)?;
+    pub(super) fn completion(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
+        let request: CompletionRequest = parse(fields, &[("top_k", model.tokenizer.vocab_size())])?;
+        let CompletionRequest { prompt, max_tokens, echo, logprobs, sampling, .. } = request;
+        let mut request = sampling.request(Form::Completion, prompts("prompt", &prompt, model)?, max_tokens, model)?;
         request.echo = echo;
         request.settings.n_top = logprobs;
         request.settings.scores_prompt = echo && logprobs.is_some();
-        request.settings.guide = guide;
         request.check_size()?;
         Ok(request)
     }
 
     /// Reads a request to `/v1/chat/completions`.
-    pub(super) fn chat(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
-        let (text, tools) = rendered(&mut fields, model)?;
-        let prompt = chat::prompt("messages", text, model)?;
-        let format = format::guide("response_format", fields.take("response_format").as_ref(), model)?;
-        let call = tools.as_ref().map(|tools| tools.guide(model)).transpose()?.flatten();
-        if format.is_some() && call.is_some() {
-            let message = "a completion that must be a tool call cannot have a `response_format`";
-            return Err(ApiError::field("response_format", message));
-        }
-        let request: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
+    pub(super) fn chat(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
+        let (request, text, tools) = rendered(fields, model)?;
         let ChatRequest { max_tokens, max_completion_tokens, logprobs, top_logprobs, sampling, .. } = request;
-        let max_tokens = max_completion_tokens.or(max_tokens).unwrap_or_else(|| prompt.room(model));
         if top_logprobs.is_some() && !logprobs {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` = true"));
         }
+        let prompt = chat::prompt("messages", text, model)?;
+        let max_tokens = max_completion_tokens.or(max_tokens).unwrap_or_else(|| prompt.room(model));
         let mut request = sampling.request(Form::Chat, vec![prompt], max_tokens, model)?;
         request.has_tools = tools.is_some();
         request.settings.n_top = logprobs.then(|| top_logprobs.unwrap_or(0));
-        request.settings.guide = format.or(call);
+        if let Some(call) = tools.map_or(Ok(None), |tools| tools.guide(model))?
+            && request.settings.guide.replace(call).is_some()
+        {
+            let message = "a completion that must be a tool call cannot have a `response_format`";
+            return Err(ApiError::field("response_format", message));
+        }
         request.check_size()?;
         Ok(request)
     }
 
     /// Reads a request to `/v1/responses`.
-    pub(super) fn response(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
-        let (input, instructions) = (fields.take("input"), fields.text("instructions")?);
-        let messages = chat::input_messages(input.as_ref(), instructions.clone())?;
-        let prompt = chat::prompt("input", chat::rendered("input", messages, true, None, None, model)?, model)?;
-        let text = fields.take("text").unwrap_or(json!({}));
-        if !text.is_object() {
-            return Err(ApiError::field("text", "`text` must be an object with a `format`"));
-        }
-        let guide = format::guide("text", format::present(&text, "format"), model)?;
-        let ResponseRequest { max_output_tokens, metadata, common, .. } = fields.parse(&[])?;
-        let sampling = Sampling { common, ..Fields::from_object(Map::new()).parse(&[])? };
+    pub(super) fn response(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
+        let request: ResponseRequest = parse(fields, &[])?;
+        let ResponseRequest { input, instructions, text, max_output_tokens, metadata, common, .. } = request;
+        let messages = chat::input_messages(&input, instructions.as_deref())?;
+        let rendered = chat::rendered("input", messages, true, Map::new(), model)?;
+        let prompt = chat::prompt("input", rendered, model)?;
+        let sampling = Sampling { common, ..parse(Map::new(), &[])? };
         let max_tokens = max_output_tokens.unwrap_or_else(|| prompt.room(model));
         let mut request = sampling.request(Form::Response, vec![prompt], max_tokens, model)?;
-        request.settings.guide = guide;
-        let metadata = if metadata.is_null() { json!({}) } else { metadata };
+        request.settings.guide = format::guide("text", &text["format"], model)?;
         request.repeated =
             json!({"instructions": instructions, "max_output_tokens": max_output_tokens, "metadata": metadata});
         Ok(request)
@@ -144,7 +134,7 @@ impl GenerateRequest {
 }
 
 impl Sampling {
-    /// A request without log-probabilities, guide and tools.
+    /// A request without log-probabilities and tools.
     fn request(
         self,
         form: Form,
@@ -155,7 +145,7 @@ impl Sampling {
         let (tokenizer, n) = (&model.tokenizer, self.n);
         let Common { temperature, top_p, seed, stream, .. } = self.common;
         let mut stop_token_ids = model.stop_token_ids.clone();
-        stop_token_ids.extend(stop_tokens(&self.stop_token_ids, tokenizer)?);
+        stop_token_ids.extend(tokens("stop_token_ids", &self.stop_token_ids, tokenizer)?);
         let config = GenerateConfig {
             max_new_tokens,
             num_samples: n,
@@ -172,8 +162,11 @@ impl Sampling {
             seed: seed.try_into().unwrap_or_else(|_| random()),
             speculate: 0,
         };
-        let bias = bias(&self.logit_bias, tokenizer)?;
-        let include_usage = include_usage(self.stream_options, stream)?;
+        let bias = bias(self.logit_bias, tokenizer)?;
+        let guide = format::guide("response_format", &self.response_format, model)?;
+        if self.stream_options.is_some() && !stream {
+            return Err(ApiError::field("stream_options", "`stream_options` needs `stream` = true"));
+        }
         let n_sequences = prompts.len() * n;
         if n_sequences > MAX_SEQUENCES {
             let message = format!(
@@ -194,29 +187,31 @@ impl Sampling {
             prompts,
             n,
             echo: false,
-            settings: Settings { config, bias, guide: None, scores_prompt: false, n_top: None },
+            settings: Settings { config, bias, guide, scores_prompt: false, n_top: None },
             has_tools: false,
             repeated: Value::Null,
             stream,
-            include_usage,
+            include_usage: self.stream_options.is_some_and(|options| options.include_usage),
         })
     }
 }
 
-/// The prompt that the chat template makes of the fields of a chat, and their tools.
-fn rendered(fields: &mut Fields, model: &LoadedModel) -> Result<(String, Option<Tools>), ApiError> {
-    let (messages, variables) = (fields.take("messages"), fields.take("chat_template_kwargs"));
-    let tools = Tools::read(fields.take("tools"), fields.take("tool_choice"), model)?;
-    let messages = chat::messages(messages.as_ref())?;
-    let to_answer = fields.truth("add_generation_prompt")?.unwrap_or(true);
-    let text = chat::rendered("messages", messages, to_answer, variables, tools.as_ref(), model)?;
-    Ok((text, tools))
+/// A request for a chat, the prompt that the chat template makes of it, and its tools.
+fn rendered(fields: Fields, model: &LoadedModel) -> Result<(ChatRequest, String, Option<Tools>), ApiError> {
+    let mut request: ChatRequest = parse(fields, &[("top_k", model.tokenizer.vocab_size())])?;
+    let tools = Tools::read(&request.tools, &request.tool_choice, model)?;
+    let mut variables = std::mem::take(&mut request.chat_template_kwargs);
+    if let Some(tools) = &tools {
+        variables.insert("tools".to_owned(), tools.list.clone().into());
+    }
+    let to_answer = request.add_generation_prompt.unwrap_or(true);
+    let text = chat::rendered("messages", chat::messages(&request.messages)?, to_answer, variables, model)?;
+    Ok((request, text, tools))
 }
 
 /// The response of `/apply-template`, as JSON: the prompt of a chat, however long it is.
-pub(super) fn apply_template(mut fields: Fields, model: &LoadedModel) -> Result<String, ApiError> {
-    let (text, _) = rendered(&mut fields, model)?;
-    let _: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
+pub(super) fn apply_template(fields: Fields, model: &LoadedModel) -> Result<String, ApiError> {
+    let (_, text, _) = rendered(fields, model)?;
     Ok(json!({"prompt": text}).to_string())
 }
 
@@ -233,18 +228,7 @@ fn stops(value: &Value) -> Result<Vec<String>, ApiError> {
     stops.filter(is_good).ok_or_else(|| wrong("stop", value, &rule))
 }
 
-fn stop_tokens(value: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
-    match value {
-        Value::Null => Ok(Vec::new()),
-        Value::Array(list) if list.len() <= MAX_STOPS => tokens("stop_token_ids", list, tokenizer),
-        other => Err(wrong("stop_token_ids", other, &format!("a list of at most {MAX_STOPS} token ids"))),
-    }
-}
-
-fn bias(value: &Value, tokenizer: &Tokenizer) -> Result<Arc<[(u32, f32)]>, ApiError> {
-    if value.is_null() {
-        return Ok(Arc::default());
-    }
+fn bias(biases: Map<String, Value>, tokenizer: &Tokenizer) -> Result<Arc<[(u32, f32)]>, ApiError> {
     let n_ids = tokenizer.vocab_size();
     let entry = |(token, bias): (&String, &Value)| {
         let token: u32 = token.parse().ok().filter(|token| (*token as usize) < n_ids)?;
@@ -252,16 +236,6 @@ fn bias(value: &Value, tokenizer: &Tokenizer) -> Result<Arc<[(u32, f32)]>, ApiEr
         let bias = bias.as_f64().filter(|bias| bias.abs() <= MAX_BIAS)? as f32;
         Some((token, bias))
     };
-    let entries: Option<Arc<[_]>> = value.as_object().and_then(|entries| entries.iter().map(entry).collect());
     let rule = format!("an object of token ids, below {n_ids}, with numbers from -{MAX_BIAS} to {MAX_BIAS}");
-    entries.ok_or_else(|| wrong("logit_bias", value, &rule))
-}
-
-fn include_usage(value: Value, stream: bool) -> Result<bool, ApiError> {
-    match value {
-        Value::Null => Ok(false),
-        _ if !stream => Err(ApiError::field("stream_options", "`stream_options` needs `stream` = true")),
-        Value::Object(options) => Ok(Fields::from_object(options).parse::<StreamOptions>(&[])?.include_usage),
-        other => Err(wrong("stream_options", &other, "an object")),
-    }
+    biases.iter().map(entry).collect::<Option<_>>().ok_or_else(|| wrong("logit_bias", &biases.into(), &rule))
 }

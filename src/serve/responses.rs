@@ -126,9 +126,7 @@ impl ResponseEvents {
 
     /// Writes the last event, an error.
     pub(super) fn fail(&mut self, error: &ApiError, out: &mut String) {
-        let body: Value = serde_json::from_str(&error.body()).expect("the body of an error is JSON");
-        let error = &body["error"];
-        let fields = json!({"code": error["code"], "message": error["message"], "param": error["param"]});
+        let fields = json!({"code": error.code, "message": error.message, "param": error.param});
         self.write("error", fields, out);
     }
 }

@@ -17,12 +17,13 @@ use tokio::task::JoinSet;
 use super::app;
 use super::connections::Connection;
 use super::document::{Described, json_content, json_or_events, reference};
-use super::embeddings::{EmbeddingRequest, Embeddings};
-use super::error::ApiError;
-use super::fields::Fields;
+use super::embeddings::{EmbeddingFields, EmbeddingRequest, Embeddings};
+use super::error::{ApiError, echoed};
+use super::fields::{self, Fields};
+use super::forms::{ChatRequest, CompletionRequest, ResponseRequest};
 use super::guard;
 use super::http::{Name, json_response, to_json};
-use super::inspect::InspectRequest;
+use super::inspect::{InspectFields, InspectRequest};
 use super::limits::{REQUEST_TIME, read_body};
 use super::loaded_model::LoadedModel;
 use super::metrics;
@@ -32,7 +33,7 @@ use super::schema::response;
 use super::service::{InFlight, Service, Shared, Work};
 use super::slots;
 use super::stream::{Chunks, ResponseStream};
-use super::tokens::{Detokenized, Tokenized, detokenize, tokenize};
+use super::tokens::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, detokenize, tokenize};
 use super::view::ViewRequest;
 use super::writer::ResponseWriter;
 use crate::model::Gpt;
@@ -52,20 +53,21 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/run/{*view}", get(app::index))
         .route("/assets/{name}", get(app::asset))
         .route("/app/runs", get(app::runs))
-        .route("/app/run/{*name}", get(app::run))
-        .route("/app/report/{*name}", get(app::report))
-        .route("/app/comparison/{*names}", get(app::comparison))
+        .route("/app/run/{*name}", named(app::run))
+        .route("/app/report/{*name}", named(app::report))
+        .route("/app/comparison/{*names}", named(app::comparison))
         .route("/app/view", inspecting(ViewRequest::read, ViewRequest::answer))
         .fallback(async |method: Method, uri: Uri| ApiError::no_route(method.as_str(), uri.path()))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            ApiError::wrong_method(method.as_str(), uri.path())
+            let message = format!("{} does not take {method}", echoed(uri.path()));
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
         })
         .layer(middleware::from_fn_with_state(service.clone(), check))
         .with_state(service)
 }
 
 /// The routes that `/openapi.json` describes.
-fn api() -> Described<Shared> {
+fn api() -> Described {
     let object = |properties: Value| json_content(json!({"type": "object", "properties": properties}));
     let events = "With stream: events `data: {...}` as OpenAI sends them, the last of them `data: [DONE]`.";
     let completions = |name: &str| json_or_events(reference(name), events);
@@ -86,36 +88,35 @@ fn api() -> Described<Shared> {
         "object": {"type": "string", "enum": ["list"]},
         "data": {"type": "array", "items": reference("Model")},
     })));
-    api.get("/v1/models/{*name}", get(model)).summary("A model").returns(json_content(reference("Model")));
-    api.post("/v1/completions", generating(GenerateRequest::completion), "CompletionRequest")
+    api.get("/v1/models/{*name}", named(model)).summary("A model").returns(json_content(reference("Model")));
+    api.post::<CompletionRequest>("/v1/completions", generating(GenerateRequest::completion))
         .summary("Continue prompts")
         .returns(completions("Completion"));
-    api.post("/v1/chat/completions", generating(GenerateRequest::chat), "ChatRequest")
+    api.post::<ChatRequest>("/v1/chat/completions", generating(GenerateRequest::chat))
         .summary("Answer a conversation, with a model that has a chat template")
         .returns(completions("ChatCompletion"));
-    api.post("/v1/responses", generating(GenerateRequest::response), "ResponseRequest")
+    api.post::<ResponseRequest>("/v1/responses", generating(GenerateRequest::response))
         .summary("Answer a conversation, in OpenAI's newer form")
         .returns(json_or_events(response_body, response_events));
-    api.post("/v1/chat/completions/input_tokens", counting(GenerateRequest::chat), "ChatRequest")
+    api.post::<ChatRequest>("/v1/chat/completions/input_tokens", counting(GenerateRequest::chat))
         .summary("Count the tokens of a conversation")
         .returns(n_tokens.clone());
-    api.post("/v1/responses/input_tokens", counting(GenerateRequest::response), "ResponseRequest")
+    api.post::<ResponseRequest>("/v1/responses/input_tokens", counting(GenerateRequest::response))
         .summary("Count the tokens of a conversation")
         .returns(n_tokens);
-    api.post("/v1/embeddings", inspecting(EmbeddingRequest::read, EmbeddingRequest::answer), "EmbeddingRequest")
+    api.post::<EmbeddingFields>("/v1/embeddings", inspecting(EmbeddingRequest::read, EmbeddingRequest::answer))
         .summary("The vectors of texts: the mean of the last residual stream")
         .returns(json_content(response::<Embeddings>()));
-    api.post("/v1/inspect", inspecting(InspectRequest::read, InspectRequest::answer), "InspectRequest")
+    api.post::<InspectFields>("/v1/inspect", inspecting(InspectRequest::read, InspectRequest::answer))
         .summary("Inspect the model on a text: attention, lens, patterns of heads, and the text without some heads")
-        .returns(json_content(reference("Inspection")))
-        .fails("409 (the checkpoint was removed), ");
-    api.post("/tokenize", answering(tokenize), "TokenizeRequest")
+        .returns(json_content(reference("Inspection")));
+    api.post::<TokenizeRequest>("/tokenize", answering(tokenize))
         .summary("The tokens of a text")
         .returns(json_content(response::<Tokenized>()));
-    api.post("/detokenize", answering(detokenize), "DetokenizeRequest")
+    api.post::<DetokenizeRequest>("/detokenize", answering(detokenize))
         .summary("The text of tokens")
         .returns(json_content(response::<Detokenized>()));
-    api.post("/apply-template", answering(apply_template), "ChatRequest")
+    api.post::<ChatRequest>("/apply-template", answering(apply_template))
         .summary("Render a conversation with the chat template")
         .returns(object(json!({"prompt": {"type": "string"}})));
     api.get("/health", get(async |State(service): State<Shared>| health(&service)))
@@ -158,27 +159,30 @@ async fn check(State(service): State<Shared>, request: Request, next: Next) -> R
 }
 
 async fn models(State(service): State<Shared>) -> Result<Response, ApiError> {
-    let models = service.off_thread(Work::Long, |service| Ok(service.library.models()));
-    Ok(json_response(json!({"object": "list", "data": models.await?}).to_string()))
+    let models = |service: &Service| Ok(json!({"object": "list", "data": service.library.models()}));
+    Ok(json_response(service.off_thread(Work::Long, models).await?.to_string()))
 }
 
-async fn model(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
-    let model = service.off_thread(Work::Long, move |service| {
-        let model = service.library.models().into_iter().find(|model| model.id == name);
-        model.ok_or_else(|| service.library.no_model(&name))
-    });
-    Ok(json_response(to_json(&model.await?)))
+fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
+    let model = service.library.models().into_iter().find(|model| model.id == name);
+    Ok(json_response(to_json(&model.ok_or_else(|| service.library.no_model(name))?)))
+}
+
+/// A handler that answers with what an address names.
+fn named(answer: fn(&Service, &str) -> Result<Response, ApiError>) -> MethodRouter<Shared> {
+    get(move |State(service): State<Shared>, Name(name): Name| async move {
+        service.off_thread(Work::Long, move |service| answer(service, &name)).await
+    })
 }
 
 /// A handler that describes the model that a query names.
 fn describing(describe: fn(&LoadedModel) -> Value) -> MethodRouter<Shared> {
     get(move |State(service): State<Shared>, uri: Uri| async move {
-        let name = slots::model_of(&uri)?;
-        let described = service.off_thread(Work::Long, move |service| {
-            let model = service.library.model(name.as_deref())?;
-            Ok(describe(&model).to_string())
-        });
-        Ok::<_, ApiError>(json_response(described.await?))
+        let describe = move |service: &Service| {
+            let model = service.library.model(slots::model_of(&uri).as_deref())?;
+            Ok(json_response(describe(&model).to_string()))
+        };
+        service.off_thread(Work::Long, describe).await
     })
 }
 
@@ -224,8 +228,8 @@ async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Pars
     let work = if body.len() <= SHORT_BODY { Work::Short } else { Work::Long };
     service
         .off_thread(work, move |service| {
-            let mut fields = Fields::read(&body)?;
-            let model = service.library.model(fields.text("model")?.as_deref())?;
+            let mut fields = fields::read(&body)?;
+            let model = service.library.model(fields::take_model(&mut fields)?.as_deref())?;
             let request = parse(fields, &model)?;
             Ok(Parsed { model, request, in_flight })
         })
@@ -294,5 +298,5 @@ async fn generate(service: &Shared, request: Request, parse: Parse<GenerateReque
     let (sender, chunks) = channel(1);
     service.responder.spawn(completions.send(sender, service.options.keep_alive));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-    Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
+    Ok((StatusCode::OK, headers, Body::new(Chunks(chunks))).into_response())
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Schemas of requests, made on first use.
 static REQUESTS: LazyLock<Mutex<HashMap<TypeId, Arc<Value>>>> = LazyLock::new(Mutex::default);
 
-/// The schema of a request.
+/// The schema of a request, made on first use.
 pub(super) fn request<T: JsonSchema + 'static>() -> Arc<Value> {
     let mut known = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
     known.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(make_request::<T>())).clone()

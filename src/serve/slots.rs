@@ -3,7 +3,6 @@
 use axum::http::Uri;
 use serde_json::{Value, json};
 
-use super::error::ApiError;
 use super::loaded_model::LoadedModel;
 
 /// The properties of a model.
@@ -37,39 +36,7 @@ pub(super) fn slots(model: &LoadedModel) -> Value {
 }
 
 /// The model that a query names, as in `/props?model=NAME`.
-pub(super) fn model_of(uri: &Uri) -> Result<Option<String>, ApiError> {
-    let mut fields = uri.query().unwrap_or_default().split('&');
-    let name = fields.find_map(|field| field.strip_prefix("model="));
-    name.map(|name| decoded(name).ok_or_else(|| ApiError::bad_request("the query is not UTF-8"))).transpose()
-}
-
-/// The text of a value in a query.
-fn decoded(value: &str) -> Option<String> {
-    let mut parts = value.split('%');
-    let mut bytes = parts.next()?.replace('+', " ").into_bytes();
-    for part in parts {
-        let (code, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(code, 16).ok()?);
-        bytes.extend(rest.replace('+', " ").bytes());
-    }
-    String::from_utf8(bytes).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn model_of_decodes_the_query() {
-        for (query, expected) in [
-            ("/props", Some(None)),
-            ("/props?autoload=1", Some(None)),
-            ("/props?a=b&model=run%2Flast+%c3%A9", Some(Some("run/last é"))),
-            ("/props?model=%f", None),
-            ("/props?model=%ff", None),
-        ] {
-            let found = model_of(&query.parse().unwrap()).ok();
-            assert_eq!(found, expected.map(|name| name.map(str::to_owned)), "{query}");
-        }
-    }
+pub(super) fn model_of(uri: &Uri) -> Option<String> {
+    let mut fields = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    fields.find(|(name, _)| name == "model").map(|(_, value)| value.into_owned())
 }

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
-use futures_core::Stream;
+use axum::body::{Bytes, HttpBody};
+use hyper::body::Frame;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
 use tokio::time::sleep;
 
@@ -128,10 +128,14 @@ impl ResponseStream {
 #[derive(Debug)]
 pub(super) struct Chunks(pub(super) Receiver<Bytes>);
 
-impl Stream for Chunks {
-    type Item = Result<Bytes, Infallible>;
+impl HttpBody for Chunks {
+    type Data = Bytes;
+    type Error = Infallible;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|chunk| chunk.map(Ok))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
     }
 }

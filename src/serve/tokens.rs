@@ -5,15 +5,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, parse};
 use super::http::to_json;
 use super::loaded_model::LoadedModel;
 use super::prompt::{check_text, tokens};
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct TokenizeRequest {
-    #[schemars(required)]
-    content: Option<String>,
+    content: String,
     /// Add the token that the model expects before a text.
     #[serde(default)]
     add_special: bool,
@@ -44,11 +43,9 @@ struct TokenWithPiece {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[schemars(extend("required" = ["tokens"]))]
 pub(super) struct DetokenizeRequest {
-    #[serde(default)]
-    #[schemars(extend("type" = "array", "items" = {"type": "integer", "minimum": 0}))]
-    tokens: Value,
+    #[schemars(extend("items" = {"type": "integer", "minimum": 0}))]
+    tokens: Vec<Value>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -58,8 +55,7 @@ pub(super) struct Detokenized {
 
 /// The response of `/tokenize`, as JSON.
 pub(super) fn tokenize(fields: Fields, model: &LoadedModel) -> Result<String, ApiError> {
-    let TokenizeRequest { content, add_special, with_pieces } = fields.parse(&[])?;
-    let content = content.ok_or_else(|| ApiError::field("content", "there is no `content`: it must be a string"))?;
+    let TokenizeRequest { content, add_special, with_pieces } = parse(fields, &[])?;
     check_text("content", &content)?;
     let tokenizer = &model.tokenizer;
     let ids = if add_special { tokenizer.encode_prompt(content) } else { tokenizer.encode(&content) };
@@ -76,8 +72,7 @@ pub(super) fn tokenize(fields: Fields, model: &LoadedModel) -> Result<String, Ap
 
 /// The response of `/detokenize`, as JSON.
 pub(super) fn detokenize(fields: Fields, model: &LoadedModel) -> Result<String, ApiError> {
-    let DetokenizeRequest { tokens: list } = fields.parse(&[])?;
-    let ids = list.as_array().ok_or_else(|| wrong("tokens", &list, "a list of token ids"))?;
-    let content = model.tokenizer.decode(&tokens("tokens", ids, &model.tokenizer)?);
+    let DetokenizeRequest { tokens: list } = parse(fields, &[])?;
+    let content = model.tokenizer.decode(&tokens("tokens", &list, &model.tokenizer)?);
     Ok(to_json(&Detokenized { content }))
 }

@@ -5,10 +5,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::{Fields, wrong};
-use super::inspect::{check_weights, tokens};
+use super::fields::{Fields, parse, wrong};
+use super::inspect::{check_position, check_weights, last_head, tokens};
 use super::loaded_model::LoadedModel;
-use crate::config::ModelConfig;
 use crate::inspect::{
     Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects, head_of_token,
 };
@@ -20,10 +19,13 @@ use crate::view::sheet::html::sheet_fragment;
 /// The number of most probable tokens in each cell of the lens.
 const N_TOP: usize = 5;
 
-/// The fields of a request, besides its texts.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-pub(super) struct ViewFields {
+struct ViewFields {
+    /// A text or a list of token ids.
+    prompt: Value,
+    /// The other text of patching.
+    from: Value,
     view: String,
     token: Option<usize>,
     layer: Option<usize>,
@@ -57,19 +59,16 @@ enum Kind {
 }
 
 impl ViewRequest {
-    pub(super) fn read(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
-        let prompt = tokens("prompt", fields.take("prompt"), model)?;
-        let last = prompt.len() - 1;
-        let from = fields.take("from");
-        let ModelConfig { n_layers, n_heads, .. } = model.config;
-        let most = [("token", last), ("layer", n_layers.saturating_sub(1)), ("head", n_heads.saturating_sub(1))];
-        let ViewFields { view, token, layer, head } = fields.parse(&most)?;
-        let token = token.unwrap_or(last);
+    pub(super) fn read(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
+        let ViewFields { prompt, from, view, token, layer, head } = parse(fields, &last_head(&model.config))?;
+        let prompt = tokens("prompt", &prompt, model)?;
+        check_position("token", token, prompt.len())?;
+        let token = token.unwrap_or(prompt.len() - 1);
         let kind = match &*view {
             "attention" => Kind::Attention,
             "effects" => Kind::Effects,
             "lens" => Kind::Lens { token },
-            "patching" => Kind::Patching { token, from: tokens("from", from, model)? },
+            "patching" => Kind::Patching { token, from: tokens("from", &from, model)? },
             "explain" => {
                 let heads =
                     HeadSelection::new(layer, head, &model.config).expect("the layer and the head were checked");
