@@ -7,8 +7,8 @@ use super::Cli;
 use super::numbers::{is_taken_by, with_negative_numbers};
 
 /// Words that say what a number counts. An option with another unit adds its word here.
-const UNITS: &str = "tokens completions sequences texts characters bytes MiB steps columns runs rounds heads numbers \
-    checkpoints batches processes minutes seconds milliseconds ms probability share factor seed passes";
+const UNITS: &str = "tokens completions sequences records characters bytes MiB steps columns runs rounds heads \
+    numbers checkpoints batches processes minutes seconds milliseconds ms probability share factor seed passes";
 
 /// The value names of options that take a number.
 const NUMBERS: &[&str] = &["N", "X"];

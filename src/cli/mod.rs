@@ -114,7 +114,7 @@ enum Command {
     Metrics(metrics::Args),
     /// Write an HTML page with a run's curves, samples, heads and config
     Report(report::Args),
-    /// Preview records or texts as a model reads them
+    /// Preview records for fine-tuning as a model reads them
     Data(data::Args),
     /// Encode, decode and describe text with a tokenizer
     Tokenizer(tokenizer::Args),

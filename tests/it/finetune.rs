@@ -342,14 +342,9 @@ fn preview_marks_counted_and_truncated_tokens() {
     assert_eq!(cut["lengths"]["longest"], 20);
     let counts = cut["shown"][0]["counts"].as_array().expect("a list");
     assert_eq!(counts.len(), cut["shown"][0]["pieces"].as_array().expect("a list").len());
-    // A text is documents.
-    folder.write("text.txt", "one two three four five six seven\n".repeat(40));
-    let toml = "[data]\npath = \"text.txt\"\n[model]\ncontext_length = 16\n[tokenizer]\nkind = \"byte\"\n";
-    folder.write("c.toml", toml);
-    let shown = folder.succeed(&["data", "preview", "c.toml"]);
-    assert!(shown.contains("text.txt: ") && shown.contains("longer than the context of 16 tokens"), "{shown}");
-    let shown = folder.succeed(&["data", "preview", "quickstart", "--n-shown", "1"]);
-    assert!(shown.contains("stories.txt: ") && shown.contains("document 1 of the training split"), "{shown}");
+    folder.write("c.toml", "data = { path = \"text.txt\" }");
+    let refused = folder.fail(&["data", "preview", "c.toml"]);
+    assert!(refused.contains("`c.toml` has a text, not records\n  hint: name records with --data"), "{refused}");
 }
 
 /// Questions whose better answer is "yes".

@@ -64,8 +64,8 @@ fn unsupported_gguf_settings_are_listed() {
       - llama.rope.scaling.type = "longrope": supported are "none", "linear" and "yarn", and Llama 3's, which is a tensor
     "#);
     assert_snapshot!(says("split.count", &number(3)), @r"
-    error: `MODEL` is not a model that can be imported: it is one of 3 parts of a model, and its name does not say which
-      hint: name the parts NAME-00001-of-00003.gguf and so on, as published
+    error: `MODEL` is not a model that can be imported: it is one of 3 parts of a model
+      hint: join them with llama.cpp: llama-gguf-split --merge FIRST-PART WHOLE.gguf
     ");
     assert_snapshot!(says("general.alignment", &number(33)), @r"
     error: `MODEL` is damaged: `general.alignment` is 33, not a power of 2

@@ -14,7 +14,6 @@ use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::InteropError;
-use super::gguf::split;
 use super::hf::{CONFIG, GENERATION, INDEX, PICKLES, WEIGHTS, conversion};
 
 /// Files that are downloaded if they exist.
@@ -80,17 +79,12 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
         return Err(fail("you have no home directory for the cache".to_owned(), "set HF_HOME to a directory"));
     };
     let repo = Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned());
-    // The address names one file of a split model.
-    let wanted = file.map(|file| (file, split::names(file).unwrap_or_else(|| vec![file.to_owned()])));
     if is_set("HF_HUB_OFFLINE") {
         let reason = |what: &str| format!("HF_HUB_OFFLINE is set, and {what} is not in the cache");
         let fail = |what: &str| fail(reason(what), "unset HF_HUB_OFFLINE to download it");
         let cached = cache.repo(repo);
-        if let Some((file, parts)) = wanted {
-            return match parts.iter().find(|part| cached.get(part).is_none()) {
-                None => cached.get(file).ok_or_else(|| fail(file)),
-                Some(missing) => Err(fail(&format!("its file {missing}"))),
-            };
+        if let Some(file) = file {
+            return cached.get(file).ok_or_else(|| fail(&format!("its file {file}")));
         }
         let config = cached.get(CONFIG).ok_or_else(|| fail("the model"))?;
         return Ok(config.parent().expect("the file is in a folder").to_owned());
@@ -124,16 +118,14 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
     let done = || cache.repo(repo.clone()).create_ref(&info.sha).map_err(|error| said(error.into()));
 
     let ggufs = listed_ggufs(&there);
-    if let Some((file, parts)) = wanted {
-        if let Some(missing) = parts.iter().find(|part| !has(part)) {
+    if let Some(file) = file {
+        if !has(file) {
             let hint = ggufs.unwrap_or_else(|| "it has no .gguf files at all".to_owned());
-            return Err(fail(format!("it has no file {missing}"), &hint));
+            return Err(fail(format!("it has no file {file}"), &hint));
         }
-        for part in &parts {
-            get(part)?;
-        }
+        let path = get(file)?;
         done()?;
-        return Ok(cached.join(file));
+        return Ok(path);
     }
     if !has(WEIGHTS) && !has(INDEX) {
         let hint = match (ggufs, PICKLES.into_iter().find(|pickle| has(pickle))) {

@@ -14,7 +14,6 @@ mod read;
 mod reader;
 mod rope_freqs;
 mod settings;
-pub(crate) mod split;
 mod tensors;
 mod value;
 mod vocab;

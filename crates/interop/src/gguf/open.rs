@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::TensorType;
 use super::read::Gguf;
-use super::split;
 use super::vocab::Vocab;
 use super::{rope_freqs, settings};
 use crate::{ForeignModel, InteropError, Naming};
@@ -13,7 +12,14 @@ use tinderbox_model::config::GenerateConfig;
 
 /// Opens the file at `path`. Its tensors are read on demand.
 pub fn open(path: &Path) -> Result<ForeignModel, InteropError> {
-    let Gguf { metadata, mut tensors } = split::open(path)?;
+    let Gguf { metadata, mut tensors } = Gguf::read(path)?;
+    if let Some(n @ 2..) = metadata.count("split.count")? {
+        return Err(InteropError::NotAModel {
+            path: path.to_owned(),
+            reason: format!("it is one of {n} parts of a model"),
+            hint: "join them with llama.cpp: llama-gguf-split --merge FIRST-PART WHOLE.gguf".to_owned(),
+        });
+    }
     let (family, config) = settings::read(&metadata, &tensors)?;
     let document_separator = settings::document_separator(&metadata)?;
     let vocab = Vocab::read(&metadata)?;
@@ -28,5 +34,5 @@ pub fn open(path: &Path) -> Result<ForeignModel, InteropError> {
 
 /// The number types of the file at `path`, by tensor.
 pub(crate) fn tensor_types(path: &Path) -> Result<BTreeMap<String, TensorType>, InteropError> {
-    Ok(split::open(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
+    Ok(Gguf::read(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
 }

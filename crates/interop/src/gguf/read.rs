@@ -22,7 +22,7 @@ const MAX_DIMENSIONS: u32 = 4;
 /// Tensors are read in pieces of this many bytes.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// An open file whose header was read, or all files of a split model.
+/// An open file whose header was read.
 #[derive(Debug)]
 pub struct Gguf {
     pub metadata: Metadata,
@@ -38,7 +38,7 @@ pub struct StoredTensor {
 }
 
 impl Gguf {
-    /// Reads the header of the file at `path`, which may be one part of a split model.
+    /// Reads the header of the file at `path`.
     pub(super) fn read(path: &Path) -> Result<Self, InteropError> {
         let cannot_read = |source| InteropError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(cannot_read)?;

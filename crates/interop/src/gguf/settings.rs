@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::metadata::{ArchitectureKeys, Metadata};
-use super::read::StoredTensor;
+use super::read::{Gguf, StoredTensor};
 use super::rope_freqs;
-use super::split;
 use super::value::{Value, shortest};
 use crate::error::cannot_read;
 use crate::families::LlamaCpp;
@@ -207,7 +206,7 @@ pub(super) fn document_separator(metadata: &Metadata) -> Result<Option<String>, 
 /// Whether Tinderbox wrote the file at `path`.
 pub(super) fn is_exported(path: &Path) -> bool {
     let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
-    is_file && split::open(path).is_ok_and(|file| file.metadata.bool(EXPORTED).is_ok_and(|it| it == Some(true)))
+    is_file && Gguf::read(path).is_ok_and(|file| file.metadata.bool(EXPORTED).is_ok_and(|it| it == Some(true)))
 }
 
 /// The key of the epsilon of norms.
