@@ -60,18 +60,23 @@ impl Histogram {
     }
 }
 
+/// A metric of a model: its name, its help, and where its value is.
+type Metric<T> = (&'static str, &'static str, T);
+
+const COUNTERS: [Metric<fn(&Metrics) -> &AtomicU64>; 3] = [
+    ("prompt_tokens_total", "Tokens of prompts.", |it| &it.prompt_tokens),
+    ("prompt_tokens_shared_total", "Prompt tokens whose keys and values were cached.", |it| &it.cached_tokens),
+    ("written_tokens_total", "Tokens generated.", |it| &it.generated_tokens),
+];
+
+const GAUGES: [Metric<fn(&LoadedModel) -> usize>; 3] = [
+    ("waiting_texts", "Sequences that wait for a slot.", |it| it.queue.n_waiting()),
+    ("busy_places", "Slots in use.", |it| it.n_busy()),
+    ("places", "All slots.", |it| it.slots.n),
+];
+
 /// The page `/metrics`: the models, and the number of responses by status.
 pub(super) fn page(models: &[Arc<LoadedModel>], responses: &BTreeMap<u16, u64>) -> String {
-    let counters: [(&str, &str, fn(&Metrics) -> &AtomicU64); 3] = [
-        ("prompt_tokens_total", "Tokens of prompts.", |it| &it.prompt_tokens),
-        ("prompt_tokens_shared_total", "Prompt tokens whose keys and values were cached.", |it| &it.cached_tokens),
-        ("written_tokens_total", "Tokens generated.", |it| &it.generated_tokens),
-    ];
-    let gauges: [(&str, &str, fn(&LoadedModel) -> usize); 3] = [
-        ("waiting_texts", "Sequences that wait for a slot.", |it| it.queue.n_waiting()),
-        ("busy_places", "Slots in use.", |it| it.n_busy()),
-        ("places", "All slots.", |it| it.slots.n),
-    ];
     let mut page = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, lines: Vec<(String, String)>| {
         page.extend([format!("# HELP tinderbox_{name} {help}\n# TYPE tinderbox_{name} {kind}\n")]);
@@ -80,13 +85,13 @@ pub(super) fn page(models: &[Arc<LoadedModel>], responses: &BTreeMap<u16, u64>) 
     let responses = responses.iter().map(|(status, n)| (format!("{{status=\"{status}\"}}"), n.to_string()));
     metric("responses_total", "counter", "Responses, by status.", responses.collect());
     let label = |model: &LoadedModel| format!("{{model={}}}", quoted(&model.name));
-    for (name, help, counter) in counters {
+    for (name, help, counter) in COUNTERS {
         let line = |model: &Arc<LoadedModel>| (label(model), total(counter(&model.metrics)));
         metric(name, "counter", help, models.iter().map(line).collect());
     }
     // Adapters share the thread of their base.
     let bases: Vec<&Arc<LoadedModel>> = models.iter().filter(|model| model.adapters.is_none()).collect();
-    for (name, help, gauge) in gauges {
+    for (name, help, gauge) in GAUGES {
         metric(name, "gauge", help, bases.iter().map(|model| (label(model), gauge(model).to_string())).collect());
     }
     let times = models.iter().flat_map(|model| model.metrics.first_token.lines(&quoted(&model.name)));
