@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use tinderbox::config::{Config, TokenizerKind};
-use tinderbox::preset::PRESETS;
+use tinderbox::preset::{PRESETS, Preset};
 
 use crate::fixtures::{Folder, Ran, assert_transcript, fs, text};
 
@@ -55,38 +55,26 @@ fn emoji() -> String {
 #[test]
 fn presets_are_shipped_configs() {
     let folder = Folder::new();
-    let shipped = |file: &str| {
-        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
-        fs::read_to_string(configs.join(file))
-    };
-    for (name, file) in [
-        ("quickstart", "quickstart.toml"),
-        ("shakespeare", "shakespeare-nanogpt.toml"),
-        ("shakespeare-fast", "shakespeare-fast.toml"),
-        ("shakespeare-laptop", "shakespeare-laptop.toml"),
-        ("shakespeare-gpu", "shakespeare-gpu.toml"),
-        ("shakespeare-nanogpt", "shakespeare-nanogpt.toml"),
-        ("stories-15m", "stories-15m.toml"),
-        ("gpt2-124m", "gpt2-124m.toml"),
-        ("stories", "stories-15m.toml"),
-        ("gpt2", "gpt2-124m.toml"),
-    ] {
-        let printed = succeed(&folder, &["init", "--preset", name]);
-        assert!(printed.stdout == shipped(file), "{name}");
-        assert_eq!(printed.stderr, "", "no advice beside a file");
-        Config::from_toml(&printed.stdout, Path::new(name), &[]).expect("it loads");
-    }
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
     let plain = succeed(&folder, &["init"]);
-    assert!(plain.stdout == shipped("quickstart.toml"));
-    for preset in PRESETS {
-        assert!(plain.stderr.contains(&format!("--preset {} ", preset.name)));
-        let file = format!("configs/{}.toml", preset.stem);
-        assert!(plain.stderr.contains(&file), "{file}: {}", plain.stderr);
+    assert_eq!(plain.stdout, fs::read_to_string(configs.join("quickstart.toml")));
+    for Preset { name, stem, .. } in PRESETS {
+        let file = format!("configs/{stem}.toml");
+        for name in [name, stem] {
+            let printed = succeed(&folder, &["init", "--preset", name]);
+            assert!(printed.stdout == fs::read_to_string(configs.join(format!("{stem}.toml"))), "{name}");
+            assert_eq!(printed.stderr, "", "no advice beside a file");
+            Config::from_toml(&printed.stdout, Path::new(name), &[]).expect("it loads");
+        }
+        assert!(
+            plain.stderr.contains(&format!("--preset {name} ")) && plain.stderr.contains(&file),
+            "{}",
+            plain.stderr
+        );
     }
     assert!(plain.stderr.contains("--from-text FILE"));
     assert_eq!(folder.run(&["init", "--preset", "gpt5"]).code, Some(2));
     assert_eq!(folder.run(&["init", "--minutes", "5"]).code, Some(2));
-    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
     let n_shipped = fs::read_dir(configs).expect("a folder").count();
     assert_eq!(n_shipped, PRESETS.len(), "every shipped config is a preset");
 }

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use serde::Serialize;
+use tinderbox_model::format;
 use toml::{Table, Value};
 
 use super::Config;
 
-/// The width at which comments are wrapped, in characters.
+/// The width at which comments are wrapped, in columns.
 const WIDTH: usize = 100;
 
 /// A TOML value on one line: JSON strings are TOML strings, except for one character.
@@ -28,25 +29,15 @@ pub(crate) fn comment(text: &str) -> String {
 
 /// The text with its comments wrapped at word boundaries.
 pub(crate) fn wrapped(text: &str) -> String {
-    let mut wrapped = String::new();
-    for line in text.lines() {
-        let is_prose = line.starts_with("# ") && !line.starts_with("#  ");
-        let mut width = 0;
-        for word in line.split(' ') {
-            let n = word.chars().count();
-            if is_prose && width > 1 && width + 1 + n > WIDTH {
-                wrapped.push_str("\n#");
-                width = 1;
-            }
-            if width > 0 {
-                wrapped.push(' ');
-            }
-            wrapped.push_str(word);
-            width += n + usize::from(width > 0);
+    let wrapped = |line: &str| match line.strip_prefix("# ") {
+        Some(prose) if !prose.starts_with(' ') => {
+            let lines = format::wrapped(prose, WIDTH - "# ".len());
+            let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
+            format!("# {}\n", lines.join("\n# "))
         }
-        wrapped.push('\n');
-    }
-    wrapped
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(wrapped).collect()
 }
 
 /// The lines of a section, without its header.
