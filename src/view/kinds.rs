@@ -16,7 +16,6 @@ pub(crate) const SCORES: [(&str, &str); 9] = [
     ("induction", "induction"),
 ];
 
-/// The value of a score by key.
 pub(crate) fn score(scores: &HeadScores, key: &str) -> Option<f64> {
     scores.named().into_iter().find(|(name, _)| *name == key)?.1
 }
@@ -30,7 +29,6 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// The main target of a head: the one with the most attention beyond that of an even head.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lead {
     /// In a word or two, such as `itself` or `“,”`.
@@ -73,7 +71,6 @@ pub(crate) fn lead(scores: &HeadScores, even: &HeadScores, evidence: Option<&Hea
     all.max_by(|a, b| (a.share - a.even).total_cmp(&(b.share - b.even)))
 }
 
-/// A token that a head looks at.
 pub(crate) fn token(SeenToken { token, share, even }: &SeenToken) -> Lead {
     Lead { what: format!("“{}”", visible(token)), share: *share, even: *even }
 }

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 /// The style sheet that declares every token.
 pub(crate) const TOKENS: &str = include_str!("assets/tokens.css");
 
-/// One of the two colour themes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Theme {
     Light,
@@ -60,13 +59,11 @@ pub(crate) fn luminance(color: [u8; 3]) -> f64 {
     0.2126 * red + 0.7152 * green + 0.0722 * blue
 }
 
-/// The red, green and blue of a token in a theme.
 pub(crate) fn rgb(token: &str, theme: Theme) -> [u8; 3] {
     let hex = color(token, theme);
     std::array::from_fn(|at| u8::from_str_radix(&hex[1 + 2 * at..3 + 2 * at], 16).expect("tokens are #rrggbb"))
 }
 
-/// The colour as `#rrggbb`.
 pub(crate) fn hex([red, green, blue]: [u8; 3]) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }

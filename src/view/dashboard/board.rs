@@ -28,7 +28,6 @@ pub(super) const METRICS: [Metric; 5] = [
 /// The index of the only metric that is measured on the validation split, too.
 const LOSS: usize = 0;
 
-/// The activity of the training loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Activity {
     #[default]
@@ -63,7 +62,6 @@ pub(crate) struct Board {
     pub(crate) load: Option<Load>,
 }
 
-/// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogLine {
     pub(crate) text: String,
@@ -78,7 +76,6 @@ pub(crate) struct StepSample {
     pub(crate) text: String,
 }
 
-/// One metric over time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) train: Curve,
@@ -135,7 +132,6 @@ impl Board {
         }
     }
 
-    /// Adds lines to the log.
     pub(crate) fn note(&mut self, text: &str) {
         self.log(text, false);
     }

@@ -44,7 +44,6 @@ const LARGE_TABLE_WIDTH: u16 = 64;
 /// The rows of a chart for each number of its axis.
 const ROWS_PER_MARK: u16 = 3;
 
-/// The minimum width of a chart.
 const CHART_WIDTH: u16 = 30;
 
 /// Draws the board. The dashboard has been open for `elapsed`.
@@ -129,7 +128,6 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
     }
 }
 
-/// Draws the CPU usage and the memory of the machine.
 fn draw_load(frame: &mut Frame, area: Rect, load: &Load) {
     let [cpu, _, memory] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(2)]).areas(area);

@@ -18,7 +18,6 @@ pub(crate) struct Load {
     pub(crate) memory: Machine,
 }
 
-/// Measures the load.
 pub(crate) struct Meter {
     system: System,
     read: Instant,
@@ -44,7 +43,6 @@ impl Meter {
 }
 
 impl Load {
-    /// The memory in use, in bytes.
     pub(crate) fn used(&self) -> u64 {
         self.memory.total.saturating_sub(self.memory.available)
     }

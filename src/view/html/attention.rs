@@ -50,7 +50,6 @@ const SCRIPTS: &[&str] = &[
 const LIMIT_MIB: usize = 512;
 /// The size up to which a section has exact numbers; larger sections are coarse, so that they open fast.
 const EXACT_MIB: usize = 8;
-/// The most columns of a heading.
 const HEADING: usize = 72;
 
 /// A heading that was cut, without a part of its last word.
@@ -75,7 +74,6 @@ pub(crate) fn attention_fragment(details: &PromptDetails) -> Fragment {
     fragment(details, packing(config, selection, prompt.len()))
 }
 
-/// An empty section of this kind.
 pub(crate) const EMPTY: Fragment = Fragment::empty("attention", STYLES, SCRIPTS);
 
 fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
@@ -134,11 +132,9 @@ struct Data<'a> {
     tokens: &'a [String],
     /// Their actual text, for running text.
     texts: &'a [String],
-    /// The model's prediction after each token.
     predictions: Vec<Prediction>,
     /// The same as [`PromptDetails::effects`], for the heads shown.
     effects: Option<Vec<Vec<f64>>>,
-    /// The head to show first.
     #[serde(rename = "telling")]
     first_head: Option<&'a FirstHead>,
     /// The indices of the layers and heads shown.
@@ -151,11 +147,9 @@ struct Data<'a> {
     prepared: String,
     /// The factor of scores, unless it is one over the square root of `head_dim`.
     scale: Option<f64>,
-    /// The cap of scores, if there is one.
     softcap: Option<f64>,
     /// The attention window of each layer, the token itself included; none for all earlier tokens.
     windows: Vec<Option<usize>>,
-    /// The packing of the lists.
     packing: Packing,
     /// For each layer and head, each token's weights for itself and earlier tokens: `T (T + 1) / 2`, row by row.
     weights: Vec<Vec<usize>>,
@@ -170,7 +164,6 @@ struct Data<'a> {
 /// The model's prediction after a token.
 #[derive(Serialize)]
 struct Prediction {
-    /// The most probable tokens with their probabilities.
     top: Vec<(String, f64)>,
     /// The probability of the actual next token, and its rank.
     came: Option<(f64, usize)>,

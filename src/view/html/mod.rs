@@ -41,7 +41,6 @@ pub(crate) struct Fragment {
     pub scripts: &'static [&'static str],
     /// HTML without ids, with all external text escaped.
     pub body: String,
-    /// A JSON document for the script.
     pub data: Option<String>,
     /// Base64 texts, which the script reads one at a time. Large data goes here: a browser is slow to load a long
     /// element, and parses all of a document at once.
@@ -49,7 +48,6 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
-    /// An empty section.
     pub const fn empty(kind: &'static str, styles: &'static [&'static str], scripts: &'static [&'static str]) -> Self {
         Self { kind, styles, scripts, body: String::new(), data: None, lists: Vec::new() }
     }

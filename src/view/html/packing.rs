@@ -37,7 +37,6 @@ impl Packing {
     }
 }
 
-/// Encodes any numbers exactly.
 pub(crate) fn floats<'a>(numbers: impl Iterator<Item = &'a f32>) -> String {
     BASE64_STANDARD.encode(numbers.flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
 }

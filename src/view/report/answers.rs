@@ -7,7 +7,6 @@ use crate::view::html::Fragment;
 
 const STYLE: &str = include_str!("../assets/answers.css");
 
-/// The losses, and the answers to each prompt.
 pub(super) fn answers(compared: &BeforeAndAfter) -> Fragment {
     let BeforeAndAfter { held_out_loss, general_loss, general_tokens, answers } = compared;
     let losses = |about: &str, [before, after]: [f64; 2]| {

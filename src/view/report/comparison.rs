@@ -76,7 +76,6 @@ impl Comparison {
         [losses, training].into_iter().chain(small).collect()
     }
 
-    /// A column of the logs, with a curve per run, the best in front.
     fn column(&self, column: Column, names: &[String]) -> Chart {
         let runs = names.iter().zip(&self.reports).enumerate().rev();
         let of_runs = runs.map(|(at, (name, report))| (name.clone(), ranked_class(at), &report.curves));
@@ -109,7 +108,6 @@ impl Comparison {
         fragment(body + "</table>\n</div>")
     }
 
-    /// The latest sample of each run.
     fn samples(&self, names: &[String]) -> Option<Fragment> {
         let written = names.iter().zip(&self.reports);
         let texts = written.filter_map(|(name, report)| super::samples::newest(name, &report.samples));
@@ -117,7 +115,6 @@ impl Comparison {
         (!texts.is_empty()).then(|| fragment(format!("<div class=\"texts\">\n{texts}</div>")))
     }
 
-    /// The config keys whose values differ.
     fn settings(&self, names: &[String]) -> Option<Fragment> {
         if self.differences.is_empty() {
             return None;

@@ -50,7 +50,6 @@ pub(super) struct Column {
     pub title: [&'static str; 2],
     /// Its key in the log.
     pub key: &'static str,
-    /// The same as in [`Chart`].
     pub decimals: Option<u8>,
 }
 
@@ -91,7 +90,6 @@ impl Column {
         Chart { title: title.map(str::to_owned), decimals, ..chart(id, series) }
     }
 
-    /// A chart of this column of one run.
     pub fn single(self, curves: &Curves) -> Chart {
         self.chart([(self.title[0].to_lowercase(), "rate".to_owned(), curves)])
     }

@@ -28,7 +28,6 @@ fn drawn(log: &BTreeMap<u64, ScoredHeads>) -> (Vec<(u64, &ScoredHeads)>, usize) 
     (kept, all.len())
 }
 
-/// A chart for each score that is known.
 pub(super) fn charts(log: &BTreeMap<u64, ScoredHeads>) -> Vec<Chart> {
     let (drawn, _) = drawn(log);
     let Some((last_step, last)) = drawn.last() else { return Vec::new() };

@@ -34,7 +34,6 @@ const RECORD_TOKENS: usize = 64;
 /// The number of lines that are read to find the one that shows most.
 const N_CANDIDATES: usize = 12;
 
-/// The measurements of one checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub step: u64,
@@ -45,7 +44,6 @@ pub(super) struct Measured {
     pub attention: Option<PromptDetails>,
 }
 
-/// Measures the best checkpoint of a run.
 pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn Error>> {
     let checkpoint = run.best()?;
     let state = Checkpoint::read_state(&checkpoint)?;

@@ -92,7 +92,6 @@ fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     tiles.into_iter().filter_map(|(name, value, detail)| Some((name, value?, detail))).collect()
 }
 
-/// The name and value of every other known number.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let facts = &report.facts;
     let last = report.processes.last();
@@ -131,7 +130,6 @@ fn last_weights(curves: &Curves) -> Option<String> {
     }
 }
 
-/// The median of a column.
 pub(super) fn median(curves: &Curves, column: &str) -> Option<f64> {
     let values: Vec<f64> = curves.column(column).into_iter().map(|(_, x)| x).collect();
     (!values.is_empty()).then(|| measure::median(&values))

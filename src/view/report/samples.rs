@@ -9,7 +9,6 @@ use crate::view::svg::plot::spread;
 const STYLE: &str = include_str!("../assets/samples.css");
 const SCRIPT: &str = include_str!("../assets/samples.js");
 
-/// The most samples shown.
 const MOST_SAMPLES: usize = 50;
 
 /// The samples, with the estimated loss of the same weights; `None` if there are no samples.

@@ -10,23 +10,19 @@ use crate::view::html::Fragment;
 
 const STYLE: &str = include_str!("../assets/settings.css");
 
-/// A section of the config.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
     pub name: String,
     pub settings: Vec<Setting>,
 }
 
-/// A key and its value.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub key: String,
-    /// In TOML.
     pub value: String,
     pub origin: Origin,
 }
 
-/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The value would be the same without the key.
@@ -68,7 +64,6 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
     sections
 }
 
-/// The settings section of the page.
 pub(super) fn settings(sections: &[Section]) -> Fragment {
     let mut settings = sections.iter().flat_map(|section| &section.settings);
     let is_known = settings.all(|setting| setting.origin != Origin::Unknown);
@@ -135,7 +130,6 @@ fn load(part: &Table) -> Option<Config> {
     Config::from_toml(&text, Path::new("config.toml"), &[]).ok()
 }
 
-/// A value on one line.
 fn shown(value: &Value) -> String {
     match value {
         Value::Array(values) => {

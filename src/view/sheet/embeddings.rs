@@ -5,7 +5,6 @@ use crate::inspect::{Embeddings, Prompt, Stage};
 use crate::view::sheet::{Cell, ColorScale, ColumnKind, Content, Figure, Grid, Sheet};
 use crate::view::terminal::columns::named_flow;
 
-/// The most columns of a line of a text.
 const TEXT_COLUMNS: usize = 78;
 
 /// The similarity of the word's vectors in each pair of texts and to other tokens, that to other words, and the change
@@ -56,7 +55,6 @@ pub fn embeddings_sheet(it: &Embeddings, prompts: &[Prompt], all_positions: bool
     }
 }
 
-/// The change by each attention layer.
 fn change(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> Grid {
     let n_layers = it.attention.first().map_or(0, Vec::len);
     let columns: Vec<String> = (0..n_layers).map(|layer| format!("layer {layer}")).collect();

@@ -7,9 +7,7 @@ use crate::view::terminal::columns::short;
 
 /// The number of elements of a vector that are shown.
 const SHOWN: usize = 16;
-/// The most columns of a token label.
 const LONGEST: usize = 8;
-/// The most tokens named in the sum.
 const NAMED: usize = 5;
 /// The number of later tokens that are listed: enough to see the effect of the mask.
 const LATER: usize = 4;

@@ -19,7 +19,6 @@ pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
     page(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
 }
 
-/// An empty section of this kind.
 pub(crate) fn empty() -> Fragment {
     Fragment::empty("sheet", &STYLES, &[SCRIPT])
 }

@@ -6,11 +6,8 @@ use crate::tokenizer::visible;
 use crate::view::sheet::{Cell, Choice, ColorScale, ColumnKind, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
 
-/// The most columns of a token in a cell.
 const LONGEST: usize = 8;
-/// The number of parts that are ranked.
 const N_RANKED: usize = 12;
-/// The number of contributions that are named.
 const N_NAMED: usize = 20;
 /// The difference between two logit differences, in nats, below which shares of it mean little.
 const SMALL_DIFFERENCE: f64 = 0.5;

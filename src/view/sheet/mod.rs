@@ -20,37 +20,31 @@ use crate::view::theme::{self, Theme};
 /// A heading, text and figures about one measured subject.
 #[derive(Clone, Debug)]
 pub struct Sheet {
-    /// Its subject, such as the prompt.
-    pub heading: String,
-    /// A sentence or two.
-    pub lead: String,
-    /// The figures, from top to bottom.
-    pub figures: Vec<Figure>,
+    pub(crate) heading: String,
+    pub(crate) lead: String,
+    pub(crate) figures: Vec<Figure>,
 }
 
 /// A figure with its title.
 #[derive(Clone, Debug)]
-pub struct Figure {
-    /// The meaning of the figure.
+pub(crate) struct Figure {
     pub title: String,
     /// The column of the sheet's first grid that the figure is about, if a page lets the reader choose another.
     pub choice: Option<Choice>,
-    /// The numbers.
     pub content: Content,
 }
 
 /// One of several figures, by the column that a reader clicks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// The column, counted from 0.
     pub column: usize,
     /// Whether this figure is shown first. Only such a figure is in a picture and in a terminal.
     pub is_first: bool,
 }
 
-/// The numbers of a figure.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub(crate) enum Content {
     /// Cells in rows and columns.
     Grid(Grid),
     /// A bar per number, to the right or the left of 0.
@@ -60,7 +54,6 @@ pub enum Content {
     /// Names in a plane.
     Map(Map),
     /// Curves: one chart, or several small ones with one legend.
-    #[allow(private_interfaces, reason = "only drawn, and made here")]
     Charts(Vec<Chart>),
     /// Lines of monospaced text.
     Lines(Vec<String>),
@@ -68,23 +61,18 @@ pub enum Content {
 
 /// Cells in rows and columns, coloured by value.
 #[derive(Clone, Debug)]
-pub struct Grid {
-    /// The row names, from top to bottom.
+pub(crate) struct Grid {
     pub rows: Vec<String>,
-    /// The column names, from left to right.
     pub columns: Vec<String>,
-    /// The subject of a column.
     pub kind: ColumnKind,
     /// `[rows][columns]`; `None` for an empty cell.
     pub cells: Vec<Vec<Option<Cell>>>,
-    /// The meaning of the colours.
     pub scale: ColorScale,
 }
 
 /// The subject of a column of a grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ColumnKind {
-    /// Anything with a name.
+pub(crate) enum ColumnKind {
     Named,
     /// The heads of the layers that are the rows. A click opens a head's maps, if they are on the page.
     Heads,
@@ -96,20 +84,18 @@ pub enum ColumnKind {
 
 /// A value in a grid.
 #[derive(Clone, Debug)]
-pub struct Cell {
-    /// The value.
+pub(crate) struct Cell {
     pub value: f64,
     /// The text in the cell; may be empty.
     pub label: String,
     /// A second, smaller line of text; may be empty.
     pub note: String,
-    /// The tooltip.
     pub about: String,
 }
 
 /// The mapping of values to colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ColorScale {
+pub(crate) enum ColorScale {
     /// From 0 to 1, by square root, like weights.
     Fraction,
     /// From 0 up to the number that has full strength, evenly: bits.
@@ -118,52 +104,41 @@ pub enum ColorScale {
     Signed(f64),
 }
 
-/// Numbers with names.
 #[derive(Clone, Debug)]
-pub struct Bars {
-    /// The names and numbers, from top to bottom.
+pub(crate) struct Bars {
     pub rows: Vec<(String, f64)>,
-    /// A number as text.
     pub label: fn(f64) -> String,
 }
 
 /// A text as its tokens, in lines.
 #[derive(Clone, Debug)]
-pub struct Pieces {
-    /// The tokens, in order.
+pub(crate) struct Pieces {
     pub tokens: Vec<Piece>,
-    /// The meaning of the values.
     pub scale: ColorScale,
 }
 
-/// A token of a text.
 #[derive(Clone, Debug)]
-pub struct Piece {
-    /// Its readable form.
+pub(crate) struct Piece {
     pub text: String,
     /// Whether a line ends after it.
     pub ends_line: bool,
     /// `None` for a token without a value: every other one is then shaded.
     pub value: Option<f64>,
-    /// The tooltip.
     pub about: String,
 }
 
 /// Points with names; the title of the figure is the meaning of the plane.
 #[derive(Clone, Debug)]
-pub struct Map {
+pub(crate) struct Map {
     /// The points, the most important first: its name is drawn where another would cover it.
     pub points: Vec<MapPoint>,
 }
 
-/// A point with a name.
 #[derive(Clone, Debug)]
-pub struct MapPoint {
-    /// The name.
+pub(crate) struct MapPoint {
     pub name: String,
     /// Its place; any range.
     pub at: [f64; 2],
-    /// The tooltip.
     pub about: String,
 }
 
@@ -237,7 +212,6 @@ impl Map {
 
 impl ColorScale {
     /// The scale on which the largest absolute value has full strength.
-    #[must_use]
     pub fn signed(values: impl IntoIterator<Item = f64>) -> Self {
         Self::Signed(values.into_iter().map(f64::abs).fold(f64::MIN_POSITIVE, f64::max))
     }

@@ -6,7 +6,6 @@ use crate::view::sheet::{Content, Figure, Sheet};
 use crate::view::svg::chart::{Chart, Series};
 use crate::view::svg::plot::{N_SERIES, spread};
 
-/// The most points of the schedule.
 const MOST_POINTS: usize = 400;
 
 /// The plan of `config` with the text that the terminal shows.

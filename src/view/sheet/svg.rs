@@ -12,15 +12,12 @@ use crate::view::theme::{self, Theme, hex};
 const FIGURE_GAP: f64 = 24.0;
 /// The height of a row of cells with one line of text.
 const ROW: f64 = 22.0;
-/// The number of shades per scale.
 const N_SHADES: usize = 16;
 /// The characters of a line.
 pub(crate) const COLUMNS: usize = 100;
 /// The room for a figure.
 pub(crate) const WIDE: f64 = COLUMNS as f64 * ADVANCE;
-/// The same on a narrow screen.
 pub(crate) const NARROW: f64 = 340.0;
-/// The size of a map.
 const MAP: [f64; 2] = [880.0, 640.0];
 
 /// Several sheets as a picture, stacked vertically; `about` names a run and its step.
@@ -48,7 +45,6 @@ pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
     stack.finish(title, &style)
 }
 
-/// Charts as a picture.
 pub(crate) fn charts_svg(heading: &str, charts: Vec<Chart>, about: &str) -> String {
     let figures = vec![Figure::new("", Content::Charts(charts))];
     sheets_svg(heading, about, &[Sheet { heading: heading.to_owned(), lead: String::new(), figures }])

@@ -10,7 +10,6 @@ use crate::view::theme::{self, Theme};
 /// The longest bar, and the shortest that the longest may be in a narrow terminal, in columns.
 const BAR: usize = 20;
 const LEAST_BAR: usize = 4;
-/// The lines of a map.
 const MAP_LINES: usize = 24;
 
 /// A sheet in the colours of `palette`, and as many columns. Every line ends with a line break.

@@ -16,9 +16,7 @@ use crate::view::theme;
 /// Side of a token's cell in the map of a single head, and of several, in pixels.
 const LARGE_CELL: f64 = 20.0;
 const SMALL_CELL: f64 = 10.0;
-/// The most cells across a map.
 const MOST_ACROSS: usize = 200;
-/// The gap between heads, and between prompts.
 const GAP: f64 = 18.0;
 
 /// The heads of each prompt, with the prompts stacked vertically; `about` names a run and its step.

@@ -4,7 +4,6 @@ use crate::format::whole;
 use crate::view::escape::escape;
 use crate::view::svg::{self, Anchor, Drawing};
 
-/// The styles of plots in a page.
 pub(crate) const STYLE: &str = include_str!("../assets/plot.css");
 /// The styles and the script of figures: plots in a page that respond to the pointer.
 pub(crate) const FIGURE_STYLE: &str = include_str!("../assets/figure.css");

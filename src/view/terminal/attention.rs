@@ -24,7 +24,6 @@ const SMALLEST_THUMBNAIL: usize = 16;
 const SMALL_THUMBNAIL: usize = 24;
 /// The most tokens that are named for each that looks.
 const N_TOP: usize = 3;
-/// The columns between two thumbnails.
 const GAP: usize = 2;
 
 /// The heads of `attention` in at most `n_columns` columns. Every line ends with a line break.

@@ -39,7 +39,6 @@ pub(crate) fn color_of_256(code: u8) -> [u8; 3] {
     }
 }
 
-/// The nearest of a terminal's 256 colours.
 fn nearest_of_256(color: [u8; 3]) -> u8 {
     let distance = |code: &u8| -> u32 {
         color.iter().zip(color_of_256(*code)).map(|(one, other)| u32::from(one.abs_diff(other)).pow(2)).sum()

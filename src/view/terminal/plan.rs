@@ -71,7 +71,6 @@ pub fn finetune_plan_table(plan: &FinetunePlan, config: &Config) -> String {
     text
 }
 
-/// Begins a section.
 fn heading(text: &mut String, name: &str, rest: &str) {
     let gap = if text.is_empty() { "" } else { "\n" };
     text.extend([gap, name, ": ", rest, "\n"]);

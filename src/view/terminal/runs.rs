@@ -11,7 +11,6 @@ use crate::view::terminal::columns::width;
 use crate::view::terminal::sparkline::curve_table;
 use crate::view::terminal::table::{Column, cut_table, narrowed_table};
 
-/// The most runs that are shown side by side.
 const MAX_ABREAST: usize = 4;
 
 /// The minimum width of a cell in a comparison: a number fits.
@@ -95,7 +94,6 @@ pub(crate) fn marked_loss(loss: f64, is_estimate: bool) -> String {
     format!("{}{loss:.4}", if is_estimate { "~" } else { "" })
 }
 
-/// The last part of a path.
 fn name(run: &Path) -> String {
     let whole = run.canonicalize().unwrap_or_else(|_| run.to_owned()); // `.` has no name
     let name = whole.file_name().unwrap_or(run.as_os_str());
