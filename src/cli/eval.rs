@@ -56,27 +56,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         return on_records(args, path, &opened);
     }
     let config = &opened.config;
-    let (name, tokens) = if let Some(path) = &args.text {
-        ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
-    } else {
-        let name = match args.split {
-            Split::Train => "train",
-            Split::Val => "val",
-        };
-        let corpus = opened.corpus().map_err(|error| match error {
-            OpenError::Data(DataError::OtherText { paths }) => anyhow!(
-                "the text {} has changed since `{}` was trained on it, so its {} split may hold other text\n  hint: restore the text, or measure a whole text with --text PATH",
-                data::in_quotes(&paths),
-                args.subject.run.display(),
-                name,
-            ),
-            other => other.into(),
-        })?;
-        let split = match args.split {
-            Split::Train => corpus.train,
-            Split::Val => corpus.val,
-        };
-        (name, split)
+    let split = match args.split {
+        Split::Train => "train",
+        Split::Val => "val",
+    };
+    let (name, tokens) = match &args.text {
+        Some(path) => ("text", data::open_text(path, &config.data, &opened.tokenizer)?),
+        None => {
+            let corpus = opened.corpus().map_err(|error| changed_text(error, args, split))?;
+            (split, if let Split::Train = args.split { corpus.train } else { corpus.val })
+        }
     };
     let loss = match args.formats.precision()? {
         // On any device, computed like the losses during training.
@@ -120,6 +109,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
          bits per token  {bits:.4}\n\
          bits per byte   {bits_per_byte:.4}\n"
     ))
+}
+
+/// Explains that the text has changed, if that is the `error`.
+fn changed_text(error: OpenError, args: &Args, split: &str) -> anyhow::Error {
+    match error {
+        OpenError::Data(DataError::OtherText { paths }) => anyhow!(
+            "the text {} has changed since `{}` was trained on it, so its {split} split may hold other text\n  hint: \
+             restore the text, or measure a whole text with --text PATH",
+            data::in_quotes(&paths),
+            args.subject.run.display(),
+        ),
+        other => other.into(),
+    }
 }
 
 /// Measures the loss on the tokens of records that count.

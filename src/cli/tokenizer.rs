@@ -16,7 +16,7 @@ use crate::run::{self, RunDir, Trained};
 use crate::tokenizer::{Tokenizer, visible};
 use crate::view::{self, ReadText};
 
-/// The number of tokens per list of `info`.
+/// The number of tokens that `info` lists.
 const N_SHOWN: usize = 8;
 
 /// `show` draws up to this many tokens.
@@ -40,7 +40,7 @@ enum Action {
     Show(Show),
     /// Print the text of token ids
     Decode(Decode),
-    /// Describe a tokenizer, with some of its tokens
+    /// Describe a tokenizer, with its longest tokens
     Info(Info),
 }
 
@@ -218,12 +218,12 @@ fn info(args: &Info) -> anyhow::Result<()> {
     let tokenizer = open(&args.run)?;
     let kind = serde_json::to_value(tokenizer.kind())?;
     let added = tokenizer.added_tokens();
-    let (longest, samples) = (longest(&tokenizer, &added), samples(&tokenizer));
+    let longest = longest(&tokenizer, &added);
     if args.json {
         let added: Vec<_> = added.iter().map(|(id, content)| json!({ "id": id, "content": content })).collect();
         return print_json(&json!({
             "kind": kind, "vocab_size": tokenizer.vocab_size(), "end_of_text": tokenizer.end_of_text(),
-            "added_tokens": added, "longest": pieces(&tokenizer, &longest), "samples": pieces(&tokenizer, &samples),
+            "added_tokens": added, "longest": pieces(&tokenizer, &longest),
         }));
     }
     let name = |id| format!("{id} {}", visible(&tokenizer.piece(id)));
@@ -240,9 +240,7 @@ fn info(args: &Info) -> anyhow::Result<()> {
         facts.push(("added tokens", names.join(", ")));
     }
     let facts: Vec<String> = facts.into_iter().map(|(name, fact)| format!("{name:<17}{fact}\n")).collect();
-    let lists = [("longest", longest), ("samples", samples)];
-    let lists = lists.map(|(heading, ids)| format!("\n{heading}\n{}", lines(&tokenizer, &ids)));
-    print(&(facts.concat() + &lists.concat()))
+    print(&format!("{}\nlongest\n{}", facts.concat(), lines(&tokenizer, &longest)))
 }
 
 /// Opens the tokenizer of a run, of a folder with a tokenizer.json, or of a tokenizer file.
@@ -283,19 +281,9 @@ fn lines(tokenizer: &Tokenizer, ids: &[u32]) -> String {
 /// The longest tokens, longest first, without added tokens.
 fn longest(tokenizer: &Tokenizer, added: &[(u32, String)]) -> Vec<u32> {
     let is_added = |id: &u32| added.binary_search_by_key(id, |(id, _)| *id).is_ok();
-    let mut ids: Vec<u32> = ids(tokenizer).filter(|id| !is_added(id)).collect();
+    let mut ids: Vec<u32> = (0..).take(tokenizer.vocab_size()).filter(|id| !is_added(id)).collect();
     let length = |id| tokenizer.token_bytes(id).map_or_else(|| tokenizer.piece(id).chars().count(), <[u8]>::len);
     ids.sort_by_cached_key(|id| std::cmp::Reverse(length(*id)));
     ids.truncate(N_SHOWN);
     ids
-}
-
-/// A few tokens, evenly spread over the vocabulary.
-fn samples(tokenizer: &Tokenizer) -> Vec<u32> {
-    let step = tokenizer.vocab_size().div_ceil(N_SHOWN);
-    ids(tokenizer).skip(step / 2).step_by(step).collect()
-}
-
-fn ids(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
-    (0..).take(tokenizer.vocab_size())
 }

@@ -60,8 +60,6 @@ impl<'a> Address<'a> {
 
 /// The default revision.
 const MAIN: &str = "main";
-/// The most .gguf files that an error lists.
-const MAX_LISTED: usize = 30;
 
 /// Downloads the missing files of a model into the cache: `OWNER/NAME`, or `OWNER/NAME@REVISION`, where a revision is a
 /// branch, a tag or a commit. Returns its folder there; or, for `OWNER/NAME/FILE.gguf` or
@@ -170,9 +168,7 @@ fn is_gguf(name: &str) -> bool {
 /// The names of the .gguf files among those of a model, for an error; `None` if there are none.
 fn listed_ggufs(there: &[String]) -> Option<String> {
     let files: Vec<&str> = there.iter().map(String::as_str).filter(|file| is_gguf(file)).collect();
-    let more = files.len().saturating_sub(MAX_LISTED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!files.is_empty()).then(|| format!("there are {}{more}", files[..files.len().min(MAX_LISTED)].join(", ")))
+    (!files.is_empty()).then(|| format!("there are {}", files.join(", ")))
 }
 
 /// The cache; `None` if its location is unknown.
