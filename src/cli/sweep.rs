@@ -124,11 +124,6 @@ fn line(entry: &Entry) -> String {
         Entry::Reached { trial, step, bits_per_byte, .. } => {
             format!("trial {trial}: {bits_per_byte:.4} bits per byte after {step} steps")
         }
-        Entry::Alone { trial, base_ms, step_ms } => format!(
-            "trial {trial}: {} a step with nothing beside it, the base config {}",
-            milliseconds(*step_ms),
-            milliseconds(*base_ms)
-        ),
         Entry::Failed { trial, reason, .. } => format!("trial {trial} ended: {reason}"),
     }
 }

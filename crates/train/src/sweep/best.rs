@@ -3,32 +3,31 @@
 
 use toml::Value;
 
-use super::equal_time::{steps_within, whole_steps};
-use super::{Dimension, IsolatedStepTimes, Outcome, Request, overrides};
+use super::equal_time::steps_within;
+use super::{Dimension, Outcome, Request, overrides};
 use crate::autoconfig;
 use crate::config::Config;
 use crate::config::commented::{Change, comment, edited, given};
 use tinderbox_model::format::{duration, milliseconds};
 
-/// The config of a setting for a run as long as the `base_steps` of the base config.
+/// The config of a setting, whose steps take `step_ms`, for a run as long as the base config's.
 pub(super) fn toml(
     request: &Request,
     space: &[Dimension],
     setting: &[Value],
-    IsolatedStepTimes { base_ms, step_ms }: IsolatedStepTimes,
-    base_steps: usize,
+    step_ms: f64,
     outcome: &Outcome,
 ) -> String {
     let load = |text: &str, overrides: &[String]| Config::from_toml(text, &request.config_name, overrides).ok();
     let mut overrides = overrides(request, space, setting);
-    let [base, best] = [&request.overrides, &overrides].map(|it| load(&request.config, it).expect("it was trained"));
-    let base_s = whole_steps(&base, base_steps) * base_ms / 1e3;
+    let best = load(&request.config, &overrides).expect("it was trained");
+    let base_s = outcome.plan.base_s;
     let max_steps = steps_within(&best, base_s, step_ms).max(1);
     overrides.push(format!("train.max_steps={max_steps}"));
     let wanted = load(&request.config, &overrides).expect("it was trained with these settings");
     let mut changes = changes(request, space, setting, &wanted, outcome);
     let why = format!(
-        "As many steps of {} as fit the time of the base config's own run, {}.",
+        "As many steps of {} as fit the {} of the base config's, as timed in the sweep.",
         milliseconds(step_ms),
         duration(base_s)
     );

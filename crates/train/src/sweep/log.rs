@@ -29,8 +29,6 @@ pub enum Entry {
     Reached { trial: usize, seed: usize, step: usize, bits_per_byte: f64 },
     /// A run ended without a result.
     Failed { trial: usize, seed: usize, reason: String },
-    /// The steps of the base config and of the best setting were measured with nothing else training.
-    Alone { trial: usize, base_ms: f64, step_ms: f64 },
 }
 
 /// The folder of a sweep, locked against other processes.

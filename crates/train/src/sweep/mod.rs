@@ -34,7 +34,7 @@ use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
 use equal_time::{steps_within, whole_steps};
 use log::Folder;
-use results::{IsolatedStepTimes, Prepared, Results, mean};
+use results::{Prepared, Results, mean};
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
 use tinderbox_model::disk::remove_left_over;
 use tinderbox_model::format::{duration, first_line, grouped, size};
@@ -162,7 +162,10 @@ pub fn run(
     sweep.prepare_all(&plan, &settings)?;
     sweep.train_all(&plan, &settings)?;
     let mut outcome = Outcome::new(root, &space, &settings, &plan, &sweep.logged().results);
-    outcome.best_toml = sweep.best_toml(&settings, &outcome)?;
+    outcome.best_toml = outcome.best().map(|best| {
+        let setting = if best.trial == 0 { &[] } else { &settings[best.trial][..] };
+        best::toml(request, &space, setting, best.step_ms.expect("it was trained"), &outcome)
+    });
     if let Some(toml) = &outcome.best_toml {
         outcome::write(root, BEST, toml)?;
     }
@@ -406,22 +409,6 @@ impl Sweep<'_> {
             Ok(())
         });
         results.into_iter().collect()
-    }
-
-    /// The config of the best setting. Its run should take as long as the base config's, so a setting with another step
-    /// time is measured against the base config: with all threads, as in that run.
-    fn best_toml(&self, settings: &[Setting], outcome: &Outcome) -> Result<Option<String>, SweepError> {
-        let Some(trial) = outcome.best_trial else { return Ok(None) };
-        let setting = if trial == 0 { &[] } else { &settings[trial][..] };
-        let config = self.config_of(trial, setting).expect("it was trained");
-        if speed_key(&config) != speed_key(self.base) && !self.logged().results.alone.contains_key(&trial) {
-            let step_ms = |config| Ok::<_, SweepError>(self.measured(config, 1)?.step_ms.unwrap_or_default());
-            self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
-        }
-        let prepared = self.logged().results.trials[&trial].clone().expect("it was trained");
-        let same = IsolatedStepTimes { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
-        let alone = self.logged().results.alone.get(&trial).copied().unwrap_or(same);
-        Ok(Some(best::toml(self.request, self.space, setting, alone, self.base.train.max_steps, outcome)))
     }
 
     fn train_run(&self, setting: &[Value], trial: usize, seed: usize) -> Result<Entry, SweepError> {

@@ -11,8 +11,6 @@ pub(super) struct Results {
     pub(super) trials: BTreeMap<usize, Result<Prepared, String>>,
     /// Losses or failures, by trial and seed.
     pub(super) reached: BTreeMap<(usize, usize), Result<f64, String>>,
-    /// Step times with nothing else running, by trial.
-    pub(super) alone: BTreeMap<usize, IsolatedStepTimes>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +18,6 @@ pub(super) struct Prepared {
     pub(super) parameters: u64,
     pub(super) step_ms: f64,
     pub(super) max_steps: usize,
-}
-
-/// The step times of the base config and of a setting, measured one right after the other with nothing else running.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IsolatedStepTimes {
-    pub(super) base_ms: f64,
-    pub(super) step_ms: f64,
 }
 
 impl Results {
@@ -41,9 +32,6 @@ impl Results {
                 self.reached.insert((trial, seed), Ok(bits_per_byte));
             }
             Entry::Failed { trial, seed, reason } => _ = self.reached.insert((trial, seed), Err(reason)),
-            Entry::Alone { trial, base_ms, step_ms } => {
-                _ = self.alone.insert(trial, IsolatedStepTimes { base_ms, step_ms });
-            }
         }
     }
 
