@@ -142,37 +142,23 @@ impl StepGuard {
 /// The run ends after this many consecutive steps with a loss or gradient that is not finite.
 const MAX_SKIPPED: usize = 100;
 
-/// Decides whether a run continues after a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tolerance {
-    skip_non_finite: bool,
-    /// The number of consecutive steps whose loss or gradient was not finite.
-    pub n_skipped: usize,
-}
-
-impl Tolerance {
-    /// `n_skipped` steps before the next one were skipped already.
-    pub(super) fn new(config: &TrainConfig, n_skipped: usize) -> Self {
-        Self { skip_non_finite: config.skip_non_finite, n_skipped }
-    }
-
-    /// The name and value of the number that ends the run; `None` if the run continues.
-    pub(super) fn fault(
-        &mut self,
-        skipped: Option<&Skipped>,
-        loss: f32,
-        gradient_norm: f32,
-    ) -> Option<(&'static str, f32)> {
-        let is_spike = skipped.is_some_and(|skipped| skipped.usual.is_some());
-        let Some(skipped) = skipped.filter(|_| !is_spike) else {
-            self.n_skipped = 0;
-            let numbers = [(LOSS, loss), (GRADIENT_NORM, gradient_norm)];
-            return numbers.into_iter().find(|(_, value)| !is_spike && !value.is_finite());
-        };
-        self.n_skipped += 1;
-        let goes_on = self.skip_non_finite && self.n_skipped < MAX_SKIPPED;
-        (!goes_on).then_some((skipped.what, skipped.value))
-    }
+/// The name and value of the number that ends the run after a step; `None` if the run continues. `n_skipped` counts
+/// consecutive steps whose loss or gradient was not finite.
+pub(super) fn fault(
+    config: &TrainConfig,
+    n_skipped: &mut usize,
+    skipped: Option<&Skipped>,
+    [loss, gradient_norm]: [f32; 2],
+) -> Option<(&'static str, f32)> {
+    let is_spike = skipped.is_some_and(|skipped| skipped.usual.is_some());
+    let Some(skipped) = skipped.filter(|_| !is_spike) else {
+        *n_skipped = 0;
+        let numbers = [(LOSS, loss), (GRADIENT_NORM, gradient_norm)];
+        return numbers.into_iter().find(|(_, value)| !is_spike && !value.is_finite());
+    };
+    *n_skipped += 1;
+    let goes_on = config.skip_non_finite && *n_skipped < MAX_SKIPPED;
+    (!goes_on).then_some((skipped.what, skipped.value))
 }
 
 pub(super) const LOSS: &str = "loss";
@@ -203,22 +189,16 @@ mod tests {
     fn run_survives_spikes_and_some_non_finite_steps() {
         let skipped = |usual| Skipped { what: LOSS, value: f32::NAN, usual, norms: NormsByLayer::default() };
         let (broken, spike) = (skipped(None), skipped(Some(1.0)));
-        let ends = |tolerance: &mut Tolerance, skipped| tolerance.fault(skipped, f32::NAN, 1.0).is_some();
-        let mut strict = Tolerance::new(&TrainConfig::default(), 0);
-        assert_eq!(strict.fault(None, 1.0, f32::INFINITY), Some((GRADIENT_NORM, f32::INFINITY)));
-        assert!(ends(&mut strict, None) && ends(&mut strict, Some(&broken)) && !ends(&mut strict, Some(&spike)));
-        assert_eq!(strict.fault(None, 1.0, 2.0), None);
-        let mut patient = Tolerance::new(&TrainConfig { skip_non_finite: true, ..TrainConfig::default() }, 0);
-        assert!((1..MAX_SKIPPED).all(|_| !ends(&mut patient, Some(&broken))));
-        assert!(!ends(&mut patient, Some(&spike)), "a step with numbers");
-        assert!((1..MAX_SKIPPED).all(|_| !ends(&mut patient, Some(&broken))));
-        assert!(ends(&mut patient, Some(&broken)));
-    }
-
-    #[test]
-    fn spike_detection_off_keeps_no_losses() {
-        let mut guard = StepGuard::new(&TrainConfig::default(), true);
-        assert!((0..300).all(|i| guard.is_spike(if i == 200 { 1e9 } else { 1.0 }).is_none()));
-        assert!(guard.recent.is_empty());
+        let strict = TrainConfig::default();
+        let patient = TrainConfig { skip_non_finite: true, ..TrainConfig::default() };
+        let mut n = 0;
+        assert_eq!(fault(&strict, &mut n, None, [1.0, f32::INFINITY]), Some((GRADIENT_NORM, f32::INFINITY)));
+        assert_eq!(fault(&strict, &mut n, None, [1.0, 2.0]), None);
+        let mut ends = |config, skipped| fault(config, &mut n, skipped, [f32::NAN, 1.0]).is_some();
+        assert!(ends(&strict, None) && ends(&strict, Some(&broken)) && !ends(&strict, Some(&spike)));
+        assert!((1..MAX_SKIPPED).all(|_| !ends(&patient, Some(&broken))));
+        assert!(!ends(&patient, Some(&spike)), "a step with numbers");
+        assert!((1..MAX_SKIPPED).all(|_| !ends(&patient, Some(&broken))));
+        assert!(ends(&patient, Some(&broken)));
     }
 }

@@ -13,7 +13,7 @@ use super::files::Files;
 use super::logs::{Elapsed, Logs};
 use super::observer::{Event, Logged, Observer, Started, Summary};
 use super::prepare::{Prepared, has_stopped_early};
-use super::skip::{NormsByLayer, Tolerance};
+use super::skip::{NormsByLayer, fault};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::config::{Config, PrecisionChoice, SyncKind, TrainConfig};
@@ -48,7 +48,6 @@ pub(super) struct Training<'a> {
     last_squares: Squares,
     /// The step of the last checkpoint, and what was pending there.
     saved: Option<(usize, Option<Pending>)>,
-    tolerance: Tolerance,
     exchange: ExchangeClock,
     evaluated_step: Option<usize>,
 }
@@ -68,7 +67,6 @@ impl<'a> Training<'a> {
             files: dir.map(|(run, lock)| Files::open(run, lock, &state, &config.train)).transpose()?,
             max_unread: if is_cpu { 1 } else { MAX_STEPS_AHEAD.min(config.train.log_interval) },
             saved: resumed.then_some((state.step, state.pending)),
-            tolerance: Tolerance::new(&config.train, state.non_finite_steps),
             exchange: ExchangeClock::default(),
             last_loss: state.loss_window.last().copied(),
             config,
@@ -227,8 +225,8 @@ impl<'a> Training<'a> {
         // If gradients are summed, all ranks have the same numbers, and rank 0 reports them.
         let reports = self.trainer.ranks().is_first() || self.config.distributed.sync == SyncKind::Local;
         for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
-            let fault = self.tolerance.fault(skipped.as_deref(), loss, norm);
-            self.state.non_finite_steps = self.tolerance.n_skipped;
+            let n_skipped = &mut self.state.non_finite_steps;
+            let fault = fault(&self.config.train, n_skipped, skipped.as_deref(), [loss, norm]);
             if let Some((what, value)) = fault.filter(|_| reports) {
                 let norms = skipped.map_or_else(|| self.trainer.weight_norms(), |skipped| skipped.norms);
                 return Err(self.not_finite(step, what, value.into(), norms));
