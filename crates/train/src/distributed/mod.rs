@@ -286,21 +286,3 @@ fn connect(size: usize) -> Result<Arc<dyn Collective>, DistributedError> {
 fn connect(size: usize) -> Result<Arc<dyn Collective>, DistributedError> {
     Err(DistributedError::NotCompiled(size))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn single_process_keeps_its_values() {
-        let ranks = Ranks::alone();
-        assert!(ranks.is_alone() && ranks.is_first());
-        let mut values = [1.5, -2.0];
-        ranks.all_reduce(&mut values, ExchangeDtype::Bf16);
-        ranks.broadcast_numbers(&mut values);
-        assert_eq!(values.map(f32::to_bits), [1.5_f32, -2.0].map(f32::to_bits));
-        assert_eq!(ranks.broadcast_text("a text"), "a text");
-        assert!(ranks.check_same("config", "a = 1").is_ok());
-        assert_eq!([true, false].map(|own| ranks.agree(own).ok()), [Some(true), Some(false)]);
-    }
-}

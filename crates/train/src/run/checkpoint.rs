@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::adapter::{AdapterOf, AdapterTensors, Adapters, is_adapter};
 use super::layout::{MODEL, OPTIMIZER, STATE, locate, step_of, steps_in};
-use super::{RunError, cannot_read, cannot_write, tensors};
+use super::{RunError, cannot_read, cannot_write};
 use crate::config::ModelConfig;
 use tinderbox_model::disk::{self, PartialDir, write_atomically, write_synced};
 use tinderbox_model::parameters::AssignError;
+use tinderbox_model::tensor_file::OpenTensorsError;
 use tinderbox_model::{Dtype, Gpt, LazyTensor, Parameter, Role, parameters, tensor_file};
 
 /// The version of the format. Version 1 had no checksums.
@@ -174,7 +175,7 @@ impl Checkpoint {
     /// checkpoint.
     pub(super) fn read_whole(dir: &Path) -> Result<Self, RunError> {
         let paths = [MODEL, OPTIMIZER].map(|name| dir.join(name));
-        let (mut model, optimizer) = (tensors::open(&paths[0])?, tensors::open(&paths[1])?);
+        let (mut model, optimizer) = (open(&paths[0])?, open(&paths[1])?);
         let (state, crc32c) = read_state_file(dir)?;
         if let Some(Checksums { model, optimizer, .. }) = crc32c {
             compare(&paths[0], &model)?;
@@ -254,7 +255,7 @@ impl Checkpoint {
     /// them.
     pub(super) fn own_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let path = dir.join(MODEL);
-        let weights = tensors::open(&path)?;
+        let weights = open(&path)?;
         if let (_, Some(Checksums { model, .. })) = read_state_file(dir)? {
             compare(&path, &model)?;
         }
@@ -263,7 +264,7 @@ impl Checkpoint {
 
     /// The same without a look at the values.
     pub(super) fn unverified_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-        let weights = tensors::open(&dir.join(MODEL))?;
+        let weights = open(&dir.join(MODEL))?;
         match adapter(dir) {
             Some(adapter) => adapter.merged(dir, weights, Self::unverified_weights(&adapter.base_of(dir)?)?),
             None => Ok(weights),
@@ -309,7 +310,7 @@ impl AdapterOf {
     /// # Errors
     /// If the base is not there, or a matrix is missing.
     pub fn tensors(&self, dir: &Path) -> Result<Vec<AdapterTensors>, RunError> {
-        let mut adapters = tensors::open(&dir.join(MODEL))?;
+        let mut adapters = open(&dir.join(MODEL))?;
         let base = Checkpoint::unverified_weights(&self.base_of(dir)?)?;
         let rows = self.lora.adapters(&self.table(dir, &base)?).into_iter();
         rows.map(|rows| AdapterTensors::take(&mut adapters, rows, dir)).collect()
@@ -341,6 +342,14 @@ fn load(dir: &Path, mut weights: BTreeMap<String, LazyTensor>, model: Gpt) -> Re
         (Ok(_), Some((name, _))) => Err(RunError::damaged(&path, format!("the model has no `{name}`"))),
         (Ok(model), None) => Ok(model),
     }
+}
+
+/// Opens a file of tensors. Their values, all f32, are read on demand.
+fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+    tensor_file::open(path).map_err(|error| match error {
+        OpenTensorsError::Read(source) => cannot_read(path)(source),
+        OpenTensorsError::Damaged(reason) => RunError::damaged(path, reason),
+    })
 }
 
 /// The base and size of the adapters in `dir`, if there are any.

@@ -9,10 +9,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::files::read_or_empty;
 use super::layout::{HEAD_METRICS, METRICS, RunDir, SAMPLES, TIMINGS, TRAIN_LOG};
 pub(crate) use super::log_file::{LogFile, read_lines};
-use super::{RunError, cannot_write, samples, tensorboard};
+use super::{RunError, cannot_write, read_or_empty, samples, tensorboard};
 use tinderbox_inspect::ScoredHeads;
 use tinderbox_model::disk::write_atomically;
 use tinderbox_model::format::grouped;

@@ -10,7 +10,6 @@ mod before_and_after;
 mod checkpoint;
 mod create;
 mod curves;
-mod files;
 mod info;
 pub mod layout;
 mod listing;
@@ -21,7 +20,6 @@ mod merge;
 mod resume;
 pub(crate) mod samples;
 pub(crate) mod tensorboard;
-mod tensors;
 mod trained;
 
 use std::fmt::Display;
@@ -176,6 +174,14 @@ fn cannot_write(path: &Path) -> impl Fn(io::Error) -> RunError {
         // Decided now: a message must not depend on what is on the disk when it is shown.
         let has_checkpoint = path.ancestors().skip(1).take(3).any(|dir| dir.join(layout::LAST).is_file());
         RunError::Write { path: path.to_owned(), source, has_checkpoint }
+    }
+}
+
+/// Reads a file; a missing one is empty.
+fn read_or_empty(path: &Path) -> Result<Vec<u8>, RunError> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.map_err(cannot_read(path)),
     }
 }
 

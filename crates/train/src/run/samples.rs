@@ -1,8 +1,7 @@
 //! `samples.txt`: the samples of a run, each below a heading with its step.
 
-use super::files::read_or_empty;
 use super::layout::SAMPLES;
-use super::{RunDir, RunError};
+use super::{RunDir, RunError, read_or_empty};
 
 /// The parts of a heading before and after the step.
 const HEADING: [&str; 2] = ["===== step ", " ====="];

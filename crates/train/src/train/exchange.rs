@@ -48,24 +48,3 @@ pub(super) fn sum_each(
         values.clear();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use burn::tensor::Tensor;
-
-    use super::*;
-
-    #[test]
-    fn sums_without_other_ranks_are_own_values_and_zeros() {
-        let device = burn::tensor::Device::flex();
-        let tensor = |values: &[f32]| LazyTensor::on_device(Tensor::<1>::from_floats(values, &device));
-        let own = BTreeMap::from([("a".to_owned(), tensor(&[1.0, 2.0])), ("c".to_owned(), tensor(&[3.0]))]);
-        let lengths = [("a", 2), ("b", 3), ("c", 1)].map(|(name, n)| (name.to_owned(), n));
-        let mut sums = Vec::new();
-        sum_each(&Ranks::alone(), ExchangeDtype::Bf16, &own, lengths.into_iter(), |name, values| {
-            sums.push((name, values.to_vec()));
-        });
-        let expected = [("a", vec![1.0, 2.0]), ("b", vec![0.0; 3]), ("c", vec![3.0])];
-        assert_eq!(sums, expected.map(|(name, values)| (name.to_owned(), values)));
-    }
-}
