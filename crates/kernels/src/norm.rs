@@ -111,9 +111,7 @@ impl Norm {
         grad_bias: &mut [f32],
     ) {
         let (mean, scale) = self.mean_and_scale::<LANES>(x);
-        for (sum, gradient) in grad_bias.iter_mut().zip(&*gradient) {
-            *sum += gradient;
-        }
+        add_to(grad_bias, gradient);
         let weights = weight.iter().zip(grad_weight);
         for ((gradient, x), (weight, sum)) in gradient.iter_mut().zip(x).zip(weights) {
             *sum += *gradient * ((x - mean) * scale);
