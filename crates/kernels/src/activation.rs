@@ -16,7 +16,6 @@ use crate::tasks::{CHUNK, assume_init, each, run, uninit};
 /// The Gaussian error linear unit in its exact form, `x * Phi(x)`.
 ///
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
-#[must_use]
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     // Composed of basic operations: the `gelu` of burn 0.22 computes the exact function, but its backward pass
     // differentiates the tanh approximation, so gradients are off by up to 7e-4 of the largest.
@@ -26,7 +25,6 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 /// The Gaussian error linear unit as in GPT-2, `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
 ///
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
-#[must_use]
 pub fn gelu_tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let root = std::f64::consts::FRAC_2_PI.sqrt();
     let cube = x.clone() * x.clone() * x.clone();
@@ -36,7 +34,6 @@ pub fn gelu_tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 /// The squared rectifier, `max(x, 0)^2`.
 ///
 /// Source: So et al. 2021, "Primer: Searching for Efficient Transformers", section 4.
-#[must_use]
 pub fn relu_squared<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let positive = activation::relu(x);
     positive.clone() * positive
@@ -65,7 +62,6 @@ impl Activation {
     pub const ALL: [Self; 5] = [Self::Gelu, Self::GeluTanh, Self::Swiglu, Self::Geglu, Self::ReluSquared];
 
     /// Whether every element of the input comes with a gate.
-    #[must_use]
     pub fn is_gated(self) -> bool {
         matches!(self, Self::Swiglu | Self::Geglu)
     }
@@ -135,7 +131,6 @@ impl Activation {
 ///
 /// # Panics
 /// If a gated activation has no gate, or an activation without gates has one.
-#[must_use]
 pub fn activate<const D: usize>(kind: Activation, x: Tensor<D>, gate: Option<Tensor<D>>) -> Tensor<D> {
     assert_eq!(gate.is_some(), kind.is_gated(), "a gate for {kind:?}");
     if flex::is_for(&x) {

@@ -42,7 +42,6 @@ pub struct Dropout {
 /// computed on the device, from a hash of each element's position.
 ///
 /// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
-#[must_use]
 pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
     let (whole, device) = (x.dims(), x.device());
     let all = whole.map(|n| 0..n);
@@ -50,7 +49,6 @@ pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
 }
 
 /// The memory of [`dropout`] of `[B, T, C]` in training: the mask, and the gradient of the input.
-#[must_use]
 pub fn training_memory(shape: [usize; 3]) -> TrainingMemory {
     TrainingMemory { saved: bytes(shape), temporary: bytes(shape) }
 }

@@ -175,7 +175,6 @@ impl WithSimd for Softcap<'_> {
 }
 
 /// Replaces `x` by its softmax and returns its log-sum-exp, `ln(sum(e^x))`.
-#[must_use]
 pub fn log_sum_exp(x: &mut [f32]) -> f32 {
     simd::dispatch(LogSumExp(x))
 }

@@ -26,7 +26,6 @@ pub struct Positions {
 ///
 /// # Panics
 /// If a token or a position is out of range: a bug in the caller, never bad user input.
-#[must_use]
 pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
     if !flex::is_for(&weight) {
         return composed_embed(tokens, weight, positions);

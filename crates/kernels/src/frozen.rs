@@ -27,7 +27,6 @@ impl FrozenWeight {
     ///
     /// # Panics
     /// If it is on another device.
-    #[must_use]
     pub fn new(weight: Tensor<2>, precision: Precision) -> Self {
         let shape @ [_, n_columns] = weight.dims();
         let weight = primitive(weight.inner()).to_contiguous();
@@ -37,13 +36,11 @@ impl FrozenWeight {
     }
 
     /// The rounded weight, `[K, M]`.
-    #[must_use]
     pub fn widened(&self, device: &Device) -> Tensor<2> {
         Tensor::from_data(TensorData::new(self.weight.widened(), self.weight.shape()), device)
     }
 
     /// Its size in bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.weight.bytes()
     }
@@ -62,7 +59,6 @@ impl fmt::Debug for FrozenWeight {
 ///
 /// # Panics
 /// If `x` is not on burn's CPU backend, flex.
-#[must_use]
 pub fn frozen_linear<const D: usize>(
     x: Tensor<D>,
     weight: &FrozenWeight,

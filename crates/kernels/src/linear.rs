@@ -20,7 +20,6 @@ use crate::{MatmulPrecision, Operations, TrainingMemory};
 ///
 /// # Shapes
 /// `x: [.., K]`, `weight: [K, M]`, `bias: [M]` -> `[.., M]`
-#[must_use]
 pub fn linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,
@@ -36,7 +35,6 @@ pub fn linear<const D: usize>(
 }
 
 /// The memory of [`linear`] in training: for `rows` `[B, T]` and a weight `[K, M]`.
-#[must_use]
 pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, m]: [usize; 2]) -> TrainingMemory {
     let (x, out, weight) = (bytes([b, t, k]), bytes([b, t, m]), bytes([k, m]));
     match operations {

@@ -22,7 +22,6 @@ use crate::op::{FlexOperation, Wanted, apply_on_flex};
 ///
 /// # Panics
 /// If `out` lacks one of the columns, or their number is not that of `b`.
-#[must_use]
 pub fn low_rank<const D: usize>(
     out: Tensor<D>,
     x: Tensor<D>,
@@ -41,7 +40,6 @@ pub fn low_rank<const D: usize>(
 }
 
 /// The weight `[K, M]` of a layer whose output [`low_rank`] updates: `weight + scale a b` in these columns.
-#[must_use]
 pub fn merged(weight: Tensor<2>, [a, b]: [Tensor<2>; 2], scale: f64, columns: Range<usize>) -> Tensor<2> {
     add_to_columns(weight, a.matmul(b) * scale, columns)
 }

@@ -13,7 +13,6 @@ use crate::tasks::{CHUNK, each};
 ///
 /// # Shapes
 /// `x: [.., C]`, `y: [.., D]` with D at most C, `factors: [2]` -> `[.., C]`
-#[must_use]
 pub fn mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Tensor<N> {
     let (columns, mixed) = (x.dims()[N - 1], y.dims()[N - 1]);
     assert!(mixed <= columns && factors.dims() == [2], "{mixed} of {columns} columns");
@@ -29,7 +28,6 @@ pub fn mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Te
 ///
 /// # Shapes
 /// `x: [B, T, C]`, `y: [B, T, D]`
-#[must_use]
 pub fn saved_bytes(x: [usize; 3], y: Option<[usize; 3]>) -> f64 {
     bytes(x) + y.map_or(0.0, bytes)
 }

@@ -42,7 +42,6 @@ const EPSILON: f64 = 1e-7;
 ///
 /// # Shapes
 /// `x: [m, n]` -> `[m, n]`, where `n` is the sum of the widths
-#[must_use]
 pub fn newton_schulz(
     x: Tensor<2>,
     blocks: &[ColumnBlock],
@@ -75,7 +74,6 @@ const SQUARES: usize = 6;
 
 /// The bytes that [`newton_schulz`] holds besides `x`, whose blocks have these `widths`; `is_fused` on a CPU, otherwise
 /// composed of burn's operations.
-#[must_use]
 pub fn newton_schulz_temporary_bytes([n_rows, n_columns]: [usize; 2], widths: &[usize], is_fused: bool) -> f64 {
     let of_block = |width: &usize| {
         let (matrix, smaller) = (n_rows * width, n_rows.min(*width));

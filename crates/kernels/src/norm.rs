@@ -16,7 +16,6 @@ use crate::tasks::{CHUNK, each};
 ///
 /// # Shapes
 /// `x: [.., C]`, `weight, bias: [C]` -> `[.., C]`
-#[must_use]
 pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tensor<1>>, epsilon: f64) -> Tensor<D> {
     if flex::is_for(&x) {
         return fused_norm(x, weight, bias, Norm { centred: true, epsilon: in_f32(epsilon) });
@@ -30,7 +29,6 @@ pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<
 ///
 /// # Shapes
 /// `x: [.., C]`, `weight: [C]` -> `[.., C]`
-#[must_use]
 pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     if flex::is_for(&x) {
         return fused_norm(x, weight, None, Norm { centred: false, epsilon: in_f32(epsilon) });
@@ -40,7 +38,6 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -
 
 /// The bytes that [`layer_norm`] and [`rms_norm`] of `[B, T, C]` save in training: the output; the input, or when
 /// composed both factors.
-#[must_use]
 pub fn saved_bytes(operations: Operations, shape: [usize; 3]) -> f64 {
     match operations {
         Operations::Fused => 2.0 * bytes(shape),

@@ -238,7 +238,6 @@ const MOST_SUMMED: usize = 1 << 20;
 ///
 /// # Panics
 /// If `x` is empty.
-#[must_use]
 pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     if !flex::is_for(&x) {
         return composed_sum_of_squares(x);
@@ -268,7 +267,6 @@ pub(crate) fn composed_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
 ///
 /// # Shapes
 /// `x: [m, n]` -> `[n]`
-#[must_use]
 pub fn mean_squares_of_columns(x: Tensor<2>) -> Tensor<1> {
     if !flex::is_for(&x) {
         return composed_mean_squares(x);

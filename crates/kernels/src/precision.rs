@@ -21,7 +21,6 @@ impl MatmulPrecision {
     /// Whether this CPU, at the current [`SimdLevel`], has instructions that make products in this precision at least
     /// as fast as in [`MatmulPrecision::F32`]: for bfloat16 AMX or, except on Intel's CPUs, AVX512-BF16. Without them
     /// elements are widened to f32 first, and products take longer.
-    #[must_use]
     pub fn is_native(self) -> bool {
         match self {
             Self::F32 => true,

@@ -68,7 +68,6 @@ impl SimdLevel {
     }
 
     /// The name in `TINDERBOX_SIMD`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",

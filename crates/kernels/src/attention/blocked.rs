@@ -54,7 +54,6 @@ pub struct CausalAttention {
 ///
 /// # Panics
 /// On any other shape: a bug in the caller, never bad user input.
-#[must_use]
 pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention: CausalAttention) -> Tensor<4> {
     causal_attention_in_blocks(q, k, v, attention, MAX_SCORE_BYTES)
 }

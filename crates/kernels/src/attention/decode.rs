@@ -54,7 +54,6 @@ impl Heads<'_> {
 impl Buffers {
     /// Allocates for a cache of this capacity and any of these pairs of a number of samples and a number of new
     /// positions.
-    #[must_use]
     pub fn new(heads: Heads<'_>, capacity: usize, streams: &[[usize; 2]]) -> Self {
         let most = |i: usize| {
             let size = |[n, t]: &[usize; 2]| n * heads.n_kv_heads * heads.sizes(*t, capacity)[i];

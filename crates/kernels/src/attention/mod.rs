@@ -79,7 +79,6 @@ fn sequences(lengths: &[usize]) -> impl Iterator<Item = Range<usize>> {
 ///
 /// # Panics
 /// On any other shape: a bug in the caller, never bad user input.
-#[must_use]
 pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     if flex::is_for(&qkv) {
         return train::self_attention(qkv, attention);
@@ -105,7 +104,6 @@ pub struct AttentionShape {
 }
 
 /// The memory of [`self_attention`] in training, without attention weights.
-#[must_use]
 pub fn training_memory(operations: Operations, shape: AttentionShape) -> TrainingMemory {
     let AttentionShape { rows: [b, t], n_heads, n_kv_heads, head_dim, qk_norm, softcap: _ } = shape;
     let [q, kv] = [n_heads, n_kv_heads].map(|n| bytes([b, t, n, head_dim]));
@@ -125,7 +123,6 @@ pub fn training_memory(operations: Operations, shape: AttentionShape) -> Trainin
 
 /// The attention weights that the backward pass of [`self_attention`] holds: those of a block of queries, their
 /// gradient, that of the scores, the weights after dropout, and the slope of the cap. None are saved.
-#[must_use]
 pub fn weights_memory(operations: Operations, shape: AttentionShape, has_dropout: bool) -> f64 {
     let AttentionShape { rows: [b, t], n_heads, softcap, .. } = shape;
     match operations {
@@ -197,7 +194,6 @@ fn self_attention_by(
 ///
 /// # Panics
 /// If the angles are not for T positions, or D is less than R.
-#[must_use]
 pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     let [.., t, half] = cos.dims();
     let [.., d] = x.dims();
@@ -213,7 +209,6 @@ pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
 ///
 /// # Shapes
 /// `qkv: [B, T, (H + 2 Hkv) D]` -> `[B, H, T, D]` and twice `[B, Hkv, T, D]`
-#[must_use]
 pub fn split_heads(qkv: Tensor<3>, n_heads: usize, n_kv_heads: usize) -> [Tensor<4>; 3] {
     let [b, t, width] = qkv.dims();
     let d = width / (n_heads + 2 * n_kv_heads);
@@ -228,7 +223,6 @@ pub fn split_heads(qkv: Tensor<3>, n_heads: usize, n_kv_heads: usize) -> [Tensor
 ///
 /// # Shapes
 /// `[B, H, T, D]` -> `[B, T, H D]`
-#[must_use]
 pub fn merge_heads(heads: Tensor<4>) -> Tensor<3> {
     let [b, h, t, d] = heads.dims();
     heads.swap_dims(1, 2).reshape([b, t, h * d])
@@ -240,7 +234,6 @@ const BLOCKED: f32 = f32::MIN / 2.0;
 /// The usual factor of scores, `1 / sqrt(D)`.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
-#[must_use]
 pub fn attention_scale(head_dim: usize) -> f64 {
     1.0 / (head_dim as f64).sqrt()
 }
@@ -255,7 +248,6 @@ pub fn attention_scale(head_dim: usize) -> f64 {
 ///
 /// # Shapes
 /// `q: [B, H, T, D]`, `k: [B, H, S, D]`, `blocked: [B or 1, H or 1, T, S]` -> `[B, H, T, S]`
-#[must_use]
 pub fn attention_weights(
     q: Tensor<4>,
     k: Tensor<4>,
@@ -280,7 +272,6 @@ pub fn attention_weights(
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
-#[must_use]
 pub fn unseen(queries: Range<usize>, n_keys: usize, window: Option<usize>, device: &Device) -> Tensor<4, Bool> {
     let positions = |range: Range<usize>, shape: [usize; 4]| {
         let positions = range.map(|position| i32::try_from(position).expect("fewer than 2^31 positions"));
@@ -310,7 +301,6 @@ fn visible(position: usize, window: Option<usize>) -> Range<usize> {
 ///
 /// # Shapes
 /// `[B, Hkv, S, D]` -> `[B, H, S, D]`
-#[must_use]
 pub fn repeat_kv(x: Tensor<4>, n_heads: usize) -> Tensor<4> {
     let [b, h_kv, s, d] = x.dims();
     if h_kv == n_heads {

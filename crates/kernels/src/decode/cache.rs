@@ -68,7 +68,6 @@ impl HeadShape {
 impl Cache {
     /// Allocates a cache for `capacity` positions of each of `n_samples` samples, in `n_layers` layers of `n_kv_heads`
     /// heads of width `head_dim`.
-    #[must_use]
     pub fn new([n_layers, n_samples]: [usize; 2], capacity: usize, [n_kv_heads, head_dim]: [usize; 2]) -> Self {
         let shape = HeadShape { capacity, head_dim };
         let zeros = || Pages::zeros(n_layers * n_samples * n_kv_heads * shape.rows());
@@ -77,19 +76,16 @@ impl Cache {
     }
 
     /// The maximum number of positions per sample.
-    #[must_use]
     pub fn capacity(&self) -> usize {
         self.shape.capacity
     }
 
     /// The number of cached positions of a sample.
-    #[must_use]
     pub fn len(&self, sample: usize) -> usize {
         self.lens[sample]
     }
 
     /// The number of samples.
-    #[must_use]
     pub fn n_samples(&self) -> usize {
         self.lens.len()
     }

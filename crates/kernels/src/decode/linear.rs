@@ -36,7 +36,6 @@ impl Precision {
     pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::W8A8];
 
     /// The name of the format.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -81,7 +80,6 @@ impl PackedLinear {
     ///
     /// # Panics
     /// If the length of the bias is not the number of outputs.
-    #[must_use]
     pub fn pack(
         precision: Precision,
         shape: [usize; 2],
@@ -100,7 +98,6 @@ impl PackedLinear {
     }
 
     /// The storage format of the weights.
-    #[must_use]
     pub fn precision(&self) -> Precision {
         match self.weights {
             Weights::F32(_) => Precision::F32,
@@ -111,7 +108,6 @@ impl PackedLinear {
     }
 
     /// The size of the packed weights in bytes. Every product reads all of them.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.weights {
             Weights::F32(rows) => size_of_val(&rows[..]),
@@ -121,13 +117,11 @@ impl PackedLinear {
     }
 
     /// `[inputs, outputs]`
-    #[must_use]
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
     /// All weights as the storage format rounds them, `[inputs, outputs]`, computed on all cores.
-    #[must_use]
     pub fn widened(&self) -> Vec<f32> {
         let [inputs, outputs] = self.shape;
         let mut out = vec![0.0; inputs * outputs];
@@ -151,7 +145,6 @@ impl PackedLinear {
     ///
     /// # Panics
     /// If an index is out of range.
-    #[must_use]
     pub fn value(&self, input: usize, output: usize) -> f32 {
         let [inputs, outputs] = self.shape;
         assert!(input < inputs && output < outputs, "[{input}, {output}] of [{inputs}, {outputs}]");

@@ -62,7 +62,6 @@ impl LowRank {
     ///
     /// # Panics
     /// If a size does not match the layer.
-    #[must_use]
     pub fn new(layer: &PackedLinear, adapters: &[ColumnAdapter]) -> Self {
         let [inputs, outputs] = layer.shape();
         let rank = adapters.iter().map(ColumnAdapter::rank).sum();
@@ -102,7 +101,6 @@ impl LowRank {
     }
 
     /// The sum of the adapters' ranks, R.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.a.shape()[1]
     }

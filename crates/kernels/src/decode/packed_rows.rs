@@ -25,14 +25,12 @@ pub struct Rows {
 
 impl Rows {
     /// Allocates `n_rows` rows of `n_columns` elements.
-    #[must_use]
     pub fn new(n_rows: usize, n_columns: usize) -> Self {
         let row_step = n_panels(n_columns) * WIDTH + WIDTH / 2;
         Self { values: vec![0.0; n_rows * row_step], row_step, n_columns }
     }
 
     /// A row, without its padding.
-    #[must_use]
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.row_step..][..self.n_columns]
     }
@@ -81,7 +79,6 @@ pub struct PackedRows {
 
 impl PackedRows {
     /// Allocates up to `max_rows` rows of `n_columns` elements.
-    #[must_use]
     pub fn new(max_rows: usize, n_columns: usize) -> Self {
         Self { rows: Pages::zeros(max_rows * n_panels(n_columns)), n_rows: 0, n_columns }
     }
@@ -122,7 +119,6 @@ impl PackedRows {
     ///
     /// # Panics
     /// If there is no such row, or the vector has another length.
-    #[must_use]
     pub fn dot(&self, row: usize, vector: &[f32]) -> f32 {
         assert_eq!(vector.len(), self.n_columns, "columns");
         let view = self.view();
@@ -198,7 +194,6 @@ impl RowNorm {
     ///
     /// # Panics
     /// If `bias` and `weight` differ in length.
-    #[must_use]
     pub fn new(weight: Vec<f32>, bias: Option<Vec<f32>>, centred: bool, epsilon: f64) -> Self {
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == weight.len()), "a bias for each weight");
         Self { weight, bias, norm: Norm { centred, epsilon: in_f32(epsilon) } }
@@ -270,7 +265,6 @@ pub struct ColumnNorm {
 
 impl ColumnNorm {
     /// A norm over `weight.len()` columns from `first` on.
-    #[must_use]
     pub fn new(first: usize, weight: Vec<f32>, epsilon: f64) -> Self {
         let norm = Norm { centred: false, epsilon: in_f32(epsilon) };
         Self { columns: first..first + weight.len(), weight, norm }

@@ -25,7 +25,6 @@ pub struct Targets {
 
 impl Targets {
     /// Copies targets to a device, with a list of the rows that count.
-    #[must_use]
     pub fn new(tokens: Vec<i32>, device: &Device) -> Self {
         let counted = (0..).zip(&tokens).filter(|(_, token)| **token != IGNORE_INDEX);
         let mut counted: Vec<i32> = counted.map(|(row, _)| row).collect();
@@ -67,7 +66,6 @@ pub enum Output {
 ///
 /// # Panics
 /// If the number of targets differs from the number of rows.
-#[must_use]
 pub fn cross_entropy(
     hidden: Tensor<2>,
     output: Output,
@@ -89,7 +87,6 @@ pub fn cross_entropy(
 ///
 /// # Shapes
 /// `[N, C, V]`
-#[must_use]
 pub fn training_memory(operations: Operations, [n, c, vocab_size]: [usize; 3], is_capped: bool) -> TrainingMemory {
     let logits = bytes([n, vocab_size]);
     match operations {
@@ -105,7 +102,6 @@ pub fn training_memory(operations: Operations, [n, c, vocab_size]: [usize; 3], i
 
 /// The bytes that the output layer of the composed [`cross_entropy`] holds in its backward pass: the gradients of the
 /// logits, of `hidden` and of the weight, for `rows` `[B, T]` and a weight `[C, V]`.
-#[must_use]
 pub fn composed_output_bytes(rows @ [b, t]: [usize; 2], [c, vocab_size]: [usize; 2], is_tied: bool) -> f64 {
     // Burn always multiplies the rows of a batch one by one with the token embedding.
     let n_gradients = if is_tied { b as f64 } else { n_composed_gradients(rows) };
@@ -137,7 +133,6 @@ pub(crate) fn composed_cross_entropy(
 ///
 /// # Shapes
 /// `logits: [.., V]` -> `[.., V]`
-#[must_use]
 pub fn softcap<const D: usize>(logits: Tensor<D>, cap: f64) -> Tensor<D> {
     (logits / cap).tanh() * cap
 }
@@ -157,7 +152,6 @@ pub(crate) fn capped<const D: usize>(logits: Tensor<D>, cap: Option<f64>) -> Ten
 ///
 /// # Panics
 /// If the number of targets differs from the number of rows.
-#[must_use]
 pub fn cross_entropy_of_logits(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [n, _] = logits.dims();
     assert_shape!(targets, [n]);

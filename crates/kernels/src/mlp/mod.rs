@@ -43,7 +43,6 @@ pub struct Mlp {
 ///
 /// # Panics
 /// If a gated activation has no gate, or an activation without gates has one.
-#[must_use]
 pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     assert_eq!(mlp.gate.is_some(), mlp.activation.is_gated(), "a gate for {:?}", mlp.activation);
     if flex::is_for(&x) {
@@ -53,7 +52,6 @@ pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
 }
 
 /// The memory of [`mlp`] in training: for `rows` `[B, T]` and projections `[C, F]`. Its output is not saved.
-#[must_use]
 pub fn training_memory(
     operations: Operations,
     activation: Activation,
