@@ -10,7 +10,7 @@ use tinderbox_model::format::{counted, duration, grouped, milliseconds, shell_wo
 pub(super) struct Template<'a> {
     pub known: &'a Known<'a>,
     pub choice: &'a Choice,
-    /// The device on which the speed was measured.
+    /// The device that was measured.
     pub device_name: &'a str,
     pub cautions: &'a [String],
 }

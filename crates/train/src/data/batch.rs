@@ -93,7 +93,7 @@ impl BatchSource for Arc<dyn BatchSource> {
     }
 }
 
-/// Windows of weighted texts, none of which crosses from one text into another.
+/// Windows of weighted texts. No window crosses from one text into another.
 impl BatchSource for Split {
     fn draw(&self, draw: Draw) -> Batch {
         let Draw { seed, step, rows, n_earlier_rows, context_length, with_replacement } = draw;

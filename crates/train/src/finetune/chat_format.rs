@@ -23,8 +23,7 @@ pub enum ChatFormat {
 }
 
 impl ChatFormat {
-    /// The template in Jinja, without the marks of answers, which are not needed, and its tokens, the last of which ends
-    /// an answer.
+    /// The template in Jinja, which need not mark answers, and its tokens. The last token ends an answer.
     fn parts(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Chatml => (
