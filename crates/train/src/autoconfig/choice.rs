@@ -461,13 +461,6 @@ mod tests {
     }
 
     #[test]
-    fn repeated_texts_get_more_dropout() {
-        for (epochs, per_token, expected) in [(1.0, 9.0, 0.0), (20.0, 0.1, 0.0), (20.0, 1.0, 0.1), (40.0, 1.0, 0.2)] {
-            assert!((dropout(epochs, per_token) - expected).abs() < 1e-9);
-        }
-    }
-
-    #[test]
     fn steps_are_round_numbers() {
         for (exact, expected) in [(0.3, 1), (7.9, 7), (99.0, 99), (123.4, 120), (7999.0, 7900)] {
             assert_eq!(rounded(exact), expected);

@@ -213,21 +213,6 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn missing_text_gets_fitting_hint() {
-        let nearest = Some(Path::new("data/stories.txt"));
-        for (path, nearest, expected) in [
-            ("data/tinyshakespeare.txt", None, "`scripts/fetch_data.sh shakespeare` in"),
-            ("data/tinystories.txt", nearest, "`scripts/fetch_data.sh tinystories` in"),
-            ("../data/stories.txt", None, "it comes with the program"),
-            ("data/storys.txt", nearest, "did you mean `data/stories.txt`?"),
-            ("mine.txt", None, "relative paths start at"),
-        ] {
-            let hint = missing_hint(Path::new(path), nearest);
-            assert!(hint.starts_with(expected), "{hint}");
-        }
-    }
-
-    #[test]
     fn texts_of_shipped_configs_can_be_fetched() {
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
         for file in std::fs::read_dir(configs).unwrap() {

@@ -243,23 +243,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn files_of_a_folder_are_chosen_by_patterns() {
-        let folder = empty(&["a.txt", "b.png", "old/c.txt", "old/d.md"]);
-        let names = |include: &[&str], exclude: &[&str]| {
-            let list = |patterns: &[&str]| patterns.iter().map(ToString::to_string).collect();
-            let path = folder.path().to_owned();
-            let config = DataConfig { path, include: list(include), exclude: list(exclude), ..DataConfig::default() };
-            let name = |file: &TextFile| file.path.strip_prefix(folder.path()).unwrap().display().to_string();
-            TextSource::find(&config).map(|source| source.files.iter().map(name).collect::<Vec<_>>())
-        };
-        assert_eq!(names(&[], &[]).unwrap(), ["a.txt", "b.png", "old/c.txt", "old/d.md"]);
-        assert_eq!(names(&["*.txt"], &[]).unwrap(), ["a.txt", "old/c.txt"]);
-        assert_eq!(names(&["*.txt", "*.md"], &["old/c*"]).unwrap(), ["a.txt", "old/d.md"]);
-        assert_eq!(names(&[], &["*.png", "old/**"]).unwrap(), ["a.txt"]);
-        assert!(matches!(names(&["*.rst"], &[]), Err(DataError::NoFiles { .. })));
-    }
-
     #[cfg(unix)]
     #[test]
     fn links_are_followed_but_not_in_circles() {
