@@ -150,7 +150,8 @@ impl Probe for ActivationSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{edited, louder, small_config, with_zero_rows};
+    use crate::handmade::with_zero_rows;
+    use crate::testing::{edited, louder, small_config};
     use tinderbox_model::config::ModelConfig;
 
     /// Rows of 8 tokens, 4 in a batch, and a shorter one.

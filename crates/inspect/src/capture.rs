@@ -146,12 +146,4 @@ mod tests {
             assert!(error.to_string().contains("blocks.1.attention.weights"), "{error}");
         }
     }
-
-    #[test]
-    fn recording_finds_maps_by_layer_and_head() {
-        let counted: Vec<f32> = (0..16_u8).map(f32::from).collect();
-        let recording = Recording::of_weights([2, 2, 2], &counted);
-        assert_eq!(recording.map(1, 0), [8.0, 9.0, 10.0, 11.0]);
-        assert_eq!(recording.row(0, 1, 1), [6.0, 7.0]);
-    }
 }

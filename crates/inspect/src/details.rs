@@ -5,9 +5,9 @@ use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
 
 use super::capture::host;
-use super::lens::predictions_of;
+use super::lens::predictions;
 use super::part::{ModelPart, Replace};
-use super::{HeadSelection, InspectError, LayerPrediction, Prompt, PromptAttention, predictions};
+use super::{HeadSelection, InspectError, LayerPrediction, Prompt, PromptAttention};
 use tinderbox_kernels as kernels;
 use tinderbox_model::Gpt;
 use tinderbox_model::probe::Point;
@@ -63,10 +63,10 @@ impl PromptDetails {
         prompt: &Prompt,
         selection: &HeadSelection,
     ) -> Result<Self, InspectError> {
-        let attention = PromptAttention::new(model, prompt, selection, &PromptAttention::DETAILS)?;
+        let quick = Self::quick(model, tokenizer, prompt, selection)?;
         let effects = effects(model, prompt)?;
-        let first_head = FirstHead::of(&attention, tokenizer, effects.as_deref());
-        Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, first_head })
+        let first_head = FirstHead::of(&quick.attention, tokenizer, effects.as_deref());
+        Ok(Self { effects, first_head, ..quick })
     }
 
     /// Reads a prompt in one pass, without effects.
@@ -82,7 +82,7 @@ impl PromptDetails {
         let points = [&PromptAttention::DETAILS[..], &[Point::Logits]].concat();
         let attention = PromptAttention::new(model, prompt, selection, &points)?;
         let logits = &attention.recording.get(None, Point::Logits).values;
-        let predictions = predictions_of(logits, model, tokenizer, prompt, N_TOP);
+        let predictions = predictions(logits, model, tokenizer, prompt, N_TOP);
         let first_head = FirstHead::of(&attention, tokenizer, None);
         Ok(Self { attention, predictions, effects: None, first_head })
     }
@@ -211,6 +211,7 @@ fn describe(prompt: &Prompt, at: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handmade::with_zero_rows;
     use crate::testing::{self, attention, louder, small_config};
 
     #[test]
@@ -220,21 +221,6 @@ mod tests {
         let found: Vec<String> = (0..prompt.len()).map(|at| describe(&prompt, at)).collect();
         assert_eq!(found[..6], names);
         assert_eq!(found[6..], ["the closing quote", "a blank", "“a”", "the line end", "the full stop"]);
-    }
-
-    #[test]
-    fn quick_details_match_full_details_without_effects() {
-        let (config, tokenizer, prompt) = (small_config(), Tokenizer::byte(), testing::prompt("hello"));
-        let model = louder(&config, 256);
-        let all = HeadSelection::new(None, None, &config).expect("the model has heads");
-        let quick = PromptDetails::quick(&model, &tokenizer, &prompt, &all).expect("finite values");
-        let whole = PromptDetails::new(&model, &tokenizer, &prompt, &all).expect("finite values");
-        assert_eq!(quick.attention.recording.map(1, 2), whole.attention.recording.map(1, 2));
-        assert!(quick.effects.is_none() && quick.first_head.is_some());
-        for (quick, whole) in quick.predictions.iter().zip(&whole.predictions) {
-            let [quick, whole] = [quick, whole].map(|it| it.top[0].probability);
-            assert!((quick - whole).abs() < 1e-5);
-        }
     }
 
     /// Four heads: attending to the token itself, to the previous one, to the quotes at 4 and 0, and to all.
@@ -317,7 +303,7 @@ mod tests {
         assert_eq!(effects.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4]);
         let whole = loss(&model, &prompt, Replace::default()).expect("the device computes");
         // A model whose output projection does not read the head.
-        let without = testing::with_zero_rows(model.clone(), &[("blocks.1.attention.output.weight", 4..8)]);
+        let without = with_zero_rows(model.clone(), &[("blocks.1.attention.output.weight", 4..8)]);
         let expected = loss(&without, &prompt, Replace::default()).expect("the device computes") - whole;
         assert!((effects[1][1] - expected).abs() < 1e-4, "{} {expected}", effects[1][1]);
         assert!(expected.abs() > 1e-3);

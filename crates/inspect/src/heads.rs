@@ -146,7 +146,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::testing::{attention, by_hand, small_config};
+    use crate::handmade::by_hand;
+    use crate::testing::{attention, small_config};
     use tinderbox_model::config::{ModelConfig, PositionKind};
 
     /// The first windows of a text, without its last token; all of a short text is one.

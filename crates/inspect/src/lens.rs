@@ -84,22 +84,8 @@ impl Lens {
     }
 }
 
-/// The model's own prediction after each token of `prompt`, with the `n_top` most probable tokens: `[T]`.
-///
-/// # Errors
-/// If the device fails.
-pub fn predictions(
-    model: &Gpt,
-    tokenizer: &Tokenizer,
-    prompt: &Prompt,
-    n_top: usize,
-) -> Result<Vec<LayerPrediction>, InspectError> {
-    let logits = host(model.forward(prompt.tokens(&model.device())))?; // [1, T, V]
-    Ok(predictions_of(&logits, model, tokenizer, prompt, n_top))
-}
-
-/// Like [`predictions`], from the model's logits, `[T, V]`.
-pub(super) fn predictions_of(
+/// The predictions after each token of `prompt`, `[T]`, that the model's logits, `[T, V]`, stand for.
+pub(super) fn predictions(
     logits: &[f32],
     model: &Gpt,
     tokenizer: &Tokenizer,
@@ -210,10 +196,5 @@ mod tests {
                 assert!(actual.is_none_or(|actual| last.top[actual.rank - 1].id == actual.entry.id));
             }
         }
-    }
-
-    #[test]
-    fn softmax_handles_large_logits() {
-        assert_eq!(softmax(&[1e4, 1e4]), [0.5, 0.5]);
     }
 }

@@ -16,6 +16,8 @@ mod embeddings;
 mod error;
 mod evidence;
 mod explain;
+#[cfg(test)]
+mod handmade;
 mod heads;
 mod lens;
 mod map;
@@ -38,7 +40,7 @@ pub use error::InspectError;
 pub use evidence::{HeadEvidence, SeenToken, Snippet};
 pub use explain::{Explanation, Projection, differences, preparation};
 pub use heads::{N_REPEATED, N_WINDOWS, NamedScores, ScoredHeads, scores_on};
-pub use lens::{ActualToken, Answer, LayerPrediction, Lens, TokenPredictions, TokenProbability, predictions};
+pub use lens::{ActualToken, Answer, LayerPrediction, Lens, TokenPredictions, TokenProbability};
 pub use map::{EmbeddingMap, MappedToken};
 pub use maps::{HeadSelection, PromptAttention, strongest};
 pub use part::ModelPart;

@@ -102,8 +102,9 @@ fn loss(logits: &[f32], id: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::predictions;
-    use crate::testing::{louder, prompt, small_config, with_zero_rows};
+    use crate::Lens;
+    use crate::handmade::with_zero_rows;
+    use crate::testing::{louder, prompt, small_config};
 
     const REMOVED: [ModelPart; 2] = [ModelPart::Head { layer: 0, head: 2 }, ModelPart::Head { layer: 1, head: 1 }];
 
@@ -125,7 +126,8 @@ mod tests {
         assert!(close(&without.losses, &expected.losses) && !close(&without.losses, &whole.losses));
         let mean = without.losses.iter().sum::<f64>() / 4.0;
         assert_eq!(without.loss(), Some(mean));
-        let predicted = predictions(&model, &tokenizer, &prompt, 5).expect("finite values");
+        let lens = Lens::new(&model, &tokenizer, &prompt, 5).expect("finite values");
+        let predicted: Vec<_> = lens.positions.iter().filter_map(|at| at.stages.last()).collect();
         for (loss, prediction) in whole.losses.iter().zip(&predicted) {
             let actual = prediction.actual.as_ref().expect("a next token");
             assert!((loss + actual.entry.probability.ln()).abs() < 1e-4);

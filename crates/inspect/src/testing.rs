@@ -1,12 +1,10 @@
 //! Small models and prompts for the tests of this crate and of the program.
 
-use std::ops::Range;
-
 use burn::tensor::Device;
 
 use crate::{HeadSelection, Prompt, PromptAttention, Recording};
 use tinderbox_model::Gpt;
-use tinderbox_model::config::{ModelConfig, NormKind};
+use tinderbox_model::config::ModelConfig;
 use tinderbox_model::parameters::{self, HostTensor};
 use tinderbox_model::tokenizer::Tokenizer;
 
@@ -39,30 +37,10 @@ pub fn edited(model: Gpt, edit: impl Fn(&str, &mut HostTensor)) -> Gpt {
     edited.expect("edits keep shapes")
 }
 
-/// The model with these rows of some matrices set to zero.
-pub fn with_zero_rows(model: Gpt, matrices: &[(&str, Range<usize>)]) -> Gpt {
-    edited(model, |path, tensor| {
-        for (_, rows) in matrices.iter().filter(|(name, _)| *name == path) {
-            let n_columns = tensor.shape[1];
-            tensor.values[rows.start * n_columns..rows.end * n_columns].fill(0.0);
-        }
-    })
-}
-
 /// A model with weights large enough for every part to matter.
 pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
     edited(Gpt::new(config, vocab_size, 1, &Device::flex()), |_, tensor| {
         tensor.values.iter_mut().for_each(|x| *x *= 8.0);
-    })
-}
-
-/// A model with one head per layer: norm scales of 1, zeros elsewhere, then edited by `fill`.
-pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut [f32])) -> Gpt {
-    let config = ModelConfig { n_heads: 1, n_kv_heads: 1, d_ff: 1, norm: NormKind::RmsNorm, ..config };
-    let config = config.with_derived();
-    edited(Gpt::zeros(&config, vocab_size, &Device::flex()), |path, tensor| match path.ends_with("norm.weight") {
-        true => tensor.values.fill(1.0),
-        false => fill(path, &mut tensor.values),
     })
 }
 
