@@ -108,9 +108,19 @@ fn export_replaces_whole_earlier_export() {
     assert!(files(&twice) == files(&once), "and nothing beside it: {:?}", files(&twice).keys());
 }
 
-/// Two processes at once import into one run, and export to one place.
 #[test]
-fn concurrent_imports_and_exports_leave_one_whole() {
+fn concurrent_exports_leave_one_whole() {
+    two_at_once(8);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_hundred_concurrent_exports_leave_one_whole() {
+    two_at_once(200);
+}
+
+/// Two processes at once import into one run, and export to one place.
+fn two_at_once(n_rounds: usize) {
     let models = [Model::for_gguf("llama"), Model::for_gguf("llama")];
     models[1].change(|tensors| tensors.values_mut().for_each(|held| held.bytes.rotate_left(4)));
     let [alone, other_alone, both] = [(); 3].map(|()| Folder::new());
@@ -136,7 +146,7 @@ fn concurrent_imports_and_exports_leave_one_whole() {
             files(&folders[i].path(written))
         });
         assert!(expected[0] != expected[1]);
-        for round in 0..8 {
+        for round in 0..n_rounds {
             let overwrite = if round % 2 == 0 { &[][..] } else { &["--overwrite"] };
             if overwrite.is_empty() {
                 std::fs::remove_dir_all(both.path(written)).ok();
