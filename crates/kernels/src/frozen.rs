@@ -1,6 +1,5 @@
 //! The linear layer over a frozen weight in bf16 or int8, which the tasks of a product widen as they pack it.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::linear::{self, WEIGHT};
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
 
 /// A weight `[K, M]` that is not trained, stored in fewer bytes than f32. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct FrozenWeight {
     weight: Arc<PackedLinear>,
 }
@@ -43,12 +42,6 @@ impl FrozenWeight {
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.weight.bytes()
-    }
-}
-
-impl fmt::Debug for FrozenWeight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FrozenWeight({:?} in {})", self.weight.shape(), self.weight.precision())
     }
 }
 
@@ -101,7 +94,7 @@ impl<E: Element> FlexOperation for Frozen<E> {
     }
 
     fn backward(&self, _: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
-        let wanted = wanted.with_constant(WEIGHT);
+        let wanted = [wanted.of(0), false, wanted.of(1)];
         let mut gradients = linear::backward::<E>(&gradient, None, &self.widened(true), wanted);
         gradients.remove(WEIGHT);
         gradients.truncate(if self.has_bias { 2 } else { 1 });

@@ -84,6 +84,7 @@ impl<E: Element> FlexOperation for Linear<E> {
     }
 
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
+        let wanted = [X, WEIGHT, BIAS].map(|input| wanted.of(input));
         let mut gradients = backward::<E>(&gradient, saved.get(1), &matrix(&saved[0]).transposed(), wanted);
         gradients.truncate(if self.has_bias { 3 } else { 2 });
         gradients
@@ -104,15 +105,15 @@ pub(crate) fn backward<E: Element>(
     gradient: &FlexTensor,
     x: Option<&FlexTensor>,
     weight_transposed: &dyn PackSource<E>,
-    wanted: Wanted,
+    [of_x, of_weight, of_bias]: [bool; 3],
 ) -> Vec<Option<FlexTensor>> {
-    let role = if wanted.of(WEIGHT) || wanted.of(BIAS) { Role::Both } else { Role::Left };
+    let role = if of_weight || of_bias { Role::Both } else { Role::Left };
     let x = x.map(|x| (matrix(x), Role::Right));
     let packed = Packed::<E>::all_of(&std::iter::once((matrix(gradient), role)).chain(x).collect::<Vec<_>>());
     let [grad_out, x @ ..] = &packed[..] else { unreachable!("at least the gradient was packed") };
-    let grad_x = || wanted.of(X).then(|| product(RowMajor(grad_out.left()), weight_transposed, &[]));
+    let grad_x = || of_x.then(|| product(RowMajor(grad_out.left()), weight_transposed, &[]));
     let grad_weight = || x.first().map(|x| product(Transposed(x.right()), grad_out.right(), &[]));
-    let grad_bias = || wanted.of(BIAS).then(|| column_sums(grad_out.right()));
+    let grad_bias = || of_bias.then(|| column_sums(grad_out.right()));
     let (grad_x, (grad_weight, grad_bias)) = rayon::join(grad_x, || rayon::join(grad_weight, grad_bias));
     let [n_outputs, n_inputs] = weight_transposed.shape();
     let mut shape = gradient.layout().shape().clone();

@@ -37,13 +37,6 @@ impl Wanted {
         wanted
     }
 
-    /// The same for an operation with one more input, a constant at `input`.
-    pub(crate) fn with_constant(mut self, input: usize) -> Self {
-        self.0[input..].rotate_right(1);
-        self.0[input] = false;
-        self
-    }
-
     /// Whether there will be a backward pass, which needs saved tensors.
     pub(crate) fn any(self) -> bool {
         self != Self::NONE

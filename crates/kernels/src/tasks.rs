@@ -28,20 +28,18 @@ pub(crate) fn run<T: WithSimd<Output = ()> + Send>(scalars: usize, tasks: impl I
 /// The closure needs `move`, so that it holds its scalars, and `#[inline(always)]`: one that is not inlined is compiled
 /// for the baseline CPU and is several times slower.
 pub(crate) fn each<T: Send>(scalars: usize, items: impl Iterator<Item = T>, task: impl Fn(T) + Copy + Send) {
-    run(scalars, items.map(|item| Each { item, task }));
+    run(scalars, items.map(|item| Each(item, task)));
 }
 
-struct Each<T, F> {
-    item: T,
-    task: F,
-}
+struct Each<T, F>(T, F);
 
 impl<T, F: Fn(T)> WithSimd for Each<T, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        (self.task)(self.item);
+        let Self(item, task) = self;
+        task(item);
     }
 }
 

@@ -27,11 +27,8 @@ pub(super) struct Limits {
     weights: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self { logits: MAX_LOSS_LOGITS, weights: 1 << 22 }
-    }
-}
+/// The limits, unless a test sets smaller ones.
+pub(super) const LIMITS: Limits = Limits { logits: MAX_LOSS_LOGITS, weights: 1 << 22 };
 
 impl Limits {
     /// The blocks of the vocabulary whose gradients of logits are packed together.
@@ -333,7 +330,7 @@ mod tests {
                 let targets: Vec<_> = (0..9).map(|i| (i * 7 + 3) % 70).collect();
                 run_with_targets(loss, &targets, [12, 70], tied, 1.0)
             };
-            let want = run(Limits::default());
+            let want = run(LIMITS);
             for (logits, weights) in limits {
                 let limits = Limits { logits, weights };
                 assert_within(&run(limits), &want, SHARE, &format!("{limits:?}"));

@@ -77,7 +77,7 @@ pub fn cross_entropy(
     let [n, _] = hidden.dims();
     assert_shape!(targets.tokens, [n]);
     if flex::is_for(&hidden) {
-        return fused::cross_entropy(hidden, output, targets.tokens, cap, precision, fused::Limits::default());
+        return fused::cross_entropy(hidden, output, targets.tokens, cap, precision, fused::LIMITS);
     }
     composed_cross_entropy(hidden, output, targets, cap)
 }
