@@ -98,18 +98,3 @@ pub(crate) fn curves(charts: &[Chart], beside: Option<&str>) -> Option<Fragment>
     let empty = Fragment::empty("curves", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], scripts);
     Some(Fragment { body, data: Some(Value::Array(data).to_string()), ..empty })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::view::svg::chart::SECONDS;
-
-    #[test]
-    fn time_is_shown_in_seconds() {
-        let series = Series::new("training", "train".to_owned(), vec![(0, 4.0), (2500, 3.0)]);
-        let chart = Chart { across: SECONDS, ..Chart::new("loss", ["Loss", "nats"], vec![series]) };
-        let (html, json) = chart.figure(&[WIDE]);
-        assert!(html.contains("data-x=\"0 2.5 "), "{html}");
-        assert_eq!(json["series"][0]["points"], json!([[0.0, 4.0], [2.5, 3.0]]));
-    }
-}

@@ -148,10 +148,4 @@ mod tests {
         let chart = losses(&curves, &facts(None, false));
         assert!((chart.ceiling - 16.0).abs() < 1e-12 && chart.is_cut());
     }
-
-    #[test]
-    fn missing_logs_make_empty_charts() {
-        let nothing = Curves::default();
-        assert!(losses(&nothing, &facts(None, false)).is_empty() && LEARNING_RATE.single(&nothing).is_empty());
-    }
 }

@@ -29,7 +29,6 @@ use crate::view::sheet::html::sheet_fragment;
 use crate::view::sheet::svg::charts_svg;
 pub use comparison::Comparison;
 use measured::Measured;
-use settings::Section;
 
 /// The page, in the run directory.
 pub const PAGE: &str = layout::REPORT;
@@ -62,7 +61,7 @@ pub struct Report {
     heads: BTreeMap<u64, ScoredHeads>,
     samples: Vec<Sample>,
     compared: Option<BeforeAndAfter>,
-    settings: Vec<Section>,
+    config: toml::Table,
     measured: Option<Measured>,
     /// One line for each missing part.
     notes: Vec<String>,
@@ -86,7 +85,7 @@ impl Report {
             heads: run::head_metrics(run)?,
             samples: run::samples(run)?,
             compared: BeforeAndAfter::read(run)?,
-            settings: settings::sections(&run::config_table(run)?),
+            config: run::config_table(run)?,
             measured: None,
             notes,
         })
@@ -159,7 +158,7 @@ impl Report {
             ("Head scores during training", heads::history(&self.heads)),
             ("Attention", attention.map(attention_fragment)),
             ("Details", Some(numbers::details(self))),
-            ("Config", Some(settings::settings(&self.settings))),
+            ("Config", Some(settings::settings(&self.config))),
         ];
         let known = sections.into_iter().filter_map(|(heading, fragment)| Some((heading, fragment?)));
         page(&self.name(), "", &numbers::lead(self), &known.collect::<Vec<_>>())

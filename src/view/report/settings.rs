@@ -10,89 +10,41 @@ use crate::view::html::Fragment;
 
 const STYLE: &str = include_str!("../assets/settings.css");
 
-#[derive(Clone, Debug)]
-pub(super) struct Section {
-    pub name: String,
-    pub settings: Vec<Setting>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Setting {
-    pub key: String,
-    pub value: String,
-    pub origin: Origin,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The value would be the same without the key.
-    Default,
-    /// The value was chosen; with its default in TOML, if it has one.
-    Chosen(Option<String>),
-    /// The config is from another version, whose defaults are unknown.
-    Unknown,
-}
-
-/// The sections of a run's config, and their keys, in the order of a written config. To find the default of a key,
-/// which may depend on other keys, the config is loaded without it.
-pub(super) fn sections(config: &Table) -> Vec<Section> {
+/// Every key of a run's config and its value, in the order of a written config, with the default beside another value.
+pub(super) fn settings(config: &Table) -> Fragment {
     let known = load(config).map(|config| config.to_toml());
-    let of_section = |(name, section): (&String, &Value)| {
-        let keys = section.as_table().into_iter().flatten();
-        let settings: Vec<Setting> = keys
-            .map(|(key, value)| Setting {
-                key: key.clone(),
-                value: shown(value),
-                origin: match known {
-                    Some(_) => origin(config, name, key, value),
-                    None => Origin::Unknown,
-                },
-            })
-            .collect();
-        Section { name: name.clone(), settings }
+    let remark = match known {
+        Some(_) => "A dot marks a value that is not the default.",
+        None => "This version does not know all of these keys, so their defaults are unknown.",
     };
-    let mut sections: Vec<Section> = config.iter().map(of_section).collect();
-    sections.retain(|section| !section.settings.is_empty());
+    let mut body = format!("<p>{remark}</p>\n<div class=\"sections\">\n");
     // Tables are sorted by name; unknown keys come last.
-    let written = known.unwrap_or_default();
-    let keys = keys(&written);
+    let keys = keys(known.as_deref().unwrap_or_default());
     let rank = |is_it: &dyn Fn(&(&str, &str)) -> bool| keys.iter().position(is_it).unwrap_or(usize::MAX);
-    sections.sort_by_key(|section| rank(&|(name, _)| *name == section.name));
-    for Section { name, settings } in &mut sections {
-        settings.sort_by_key(|setting| rank(&|(section, key)| *section == name.as_str() && *key == setting.key));
-    }
-    sections
-}
-
-pub(super) fn settings(sections: &[Section]) -> Fragment {
-    let mut settings = sections.iter().flat_map(|section| &section.settings);
-    let is_known = settings.all(|setting| setting.origin != Origin::Unknown);
-    let mut body = match is_known {
-        true => "<p>A dot marks a value that is not the default.</p>\n",
-        false => "<p>This version does not know all of these keys, so their defaults are unknown.</p>\n",
-    }
-    .to_owned();
-    body += "<div class=\"sections\">\n";
-    for section in sections {
-        body += &format!("<div>\n<h3>[{}]</h3>\n<table>\n", escape(&section.name));
-        for setting in &section.settings {
-            let (class, default) = match &setting.origin {
-                Origin::Default => ("default", None),
-                Origin::Chosen(default) => ("chosen", default.as_ref()),
-                Origin::Unknown => ("unknown", None),
+    let sections = config.iter().filter_map(|(name, section)| Some((name.as_str(), section.as_table()?)));
+    let mut sections: Vec<(&str, &Table)> = sections.filter(|(_, section)| !section.is_empty()).collect();
+    sections.sort_by_key(|(name, _)| rank(&|(section, _)| section == name));
+    for (name, section) in sections {
+        body += &format!("<div>\n<h3>[{}]</h3>\n<table>\n", escape(name));
+        let mut settings: Vec<(&String, &Value)> = section.iter().collect();
+        settings.sort_by_key(|(key, _)| rank(&|of| *of == (name, key.as_str())));
+        for (key, value) in settings {
+            let (class, default) = match known.is_some().then(|| default(config, name, key)) {
+                None => ("unknown", None),
+                Some(Some(default)) if default == *value => ("default", None),
+                Some(default) => ("chosen", default),
             };
-            let default = default.map(|default| format!("<small>default {}</small>", escape(default)));
+            let default = default.map(|default| format!("<small>default {}</small>", escape(&shown(&default))));
             body += &format!(
                 "<tr class=\"{class}\"><th scope=\"row\">{}</th><td>{}{}</td></tr>\n",
-                escape(&setting.key),
-                escape(&setting.value),
+                escape(key),
+                escape(&shown(value)),
                 default.unwrap_or_default()
             );
         }
         body += "</table>\n</div>\n";
     }
-    body += "</div>";
-    Fragment { body, ..Fragment::empty("settings", &[STYLE], &[]) }
+    Fragment { body: body + "</div>", ..Fragment::empty("settings", &[STYLE], &[]) }
 }
 
 /// The keys of a written config, with their sections.
@@ -109,19 +61,13 @@ fn keys(config: &str) -> Vec<(&str, &str)> {
     keys
 }
 
-fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
+/// The default of a key, which may depend on others: its value in the config that is loaded without it.
+fn default(config: &Table, section: &str, key: &str) -> Option<Value> {
     let mut without = config.clone();
-    if let Some(keys) = without.get_mut(section).and_then(Value::as_table_mut) {
-        keys.remove(key);
-    }
+    without.get_mut(section)?.as_table_mut()?.remove(key);
     // If other keys need this one, the rest may be invalid without it; then the key's own default counts.
-    let whole = load(&without).unwrap_or_default().to_toml();
-    let whole: Option<Table> = toml::from_str(&whole).ok();
-    let default = whole.and_then(|whole| Some(whole.get(section)?.get(key)?.clone()));
-    match default {
-        Some(default) if default == *value => Origin::Default,
-        other => Origin::Chosen(other.as_ref().map(shown)),
-    }
+    let whole: Table = toml::from_str(&load(&without).unwrap_or_default().to_toml()).ok()?;
+    whole.get(section)?.get(key).cloned()
 }
 
 /// The full config that a partial one stands for, if valid.
@@ -154,37 +100,34 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Vec<Section> {
-        let part: Table = toml::from_str(text).unwrap();
-        let whole = load(&part).map(|config| toml::from_str(&config.to_toml()).unwrap());
-        sections(&whole.unwrap_or(part))
+    fn html(text: &str) -> String {
+        let part: Table = toml::from_str(text).expect("the text is TOML");
+        let whole = load(&part).map(|config| toml::from_str(&config.to_toml()).expect("a written config is TOML"));
+        settings(&whole.unwrap_or(part)).body
     }
 
-    fn setting<'a>(sections: &'a [Section], name: &str, key: &str) -> &'a Setting {
-        let section = sections.iter().find(|section| section.name == name).unwrap();
-        section.settings.iter().find(|setting| setting.key == key).unwrap()
+    #[track_caller]
+    fn assert_row(html: &str, class: &str, key: &str, value: &str) {
+        let row = format!("<tr class=\"{class}\"><th scope=\"row\">{key}</th><td>{value}</td></tr>");
+        assert!(html.contains(&row), "{row} is not in {html}");
     }
 
     #[test]
     fn chosen_settings_are_marked() {
-        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
-        let origin = |name, key| setting(&sections, name, key).origin.clone();
-        let chosen = |default: &str| Origin::Chosen(Some(default.to_owned()));
-        assert_eq!(origin("data", "path"), Origin::Chosen(None), "there is no default");
-        assert_eq!(origin("train", "max_steps"), chosen("2000"));
-        assert_eq!(origin("model", "n_heads"), chosen("4"));
-        assert_eq!(origin("model", "n_kv_heads"), Origin::Default, "it follows n_heads");
-        assert_eq!(origin("model", "d_ff"), Origin::Default, "it is 4 * 128 anyway");
-        assert_eq!(origin("optimizer", "betas"), Origin::Default);
-        assert_eq!(setting(&sections, "optimizer", "betas").value, "[0.9, 0.99]");
-        assert_eq!(setting(&sections, "data", "path").value, "\"a.txt\"");
-        assert_eq!(setting(&sections, "train", "sample_prompt").value, r#""\n""#);
-        let names: Vec<&str> = sections.iter().map(|section| &*section.name).collect();
-        assert_eq!(names[..4], ["data", "tokenizer", "model", "train"]);
-        assert_eq!(sections[2].settings[1].key, "d_model");
+        let shown = html("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
+        assert_row(&shown, "chosen", "path", "&quot;a.txt&quot;");
+        assert_row(&shown, "chosen", "max_steps", "7<small>default 2000</small>");
+        assert_row(&shown, "chosen", "n_heads", "8<small>default 4</small>");
+        assert_row(&shown, "default", "n_kv_heads", "8"); // it follows n_heads
+        assert_row(&shown, "default", "d_ff", "512"); // it is 4 * 128 anyway
+        assert_row(&shown, "default", "betas", "[0.9, 0.99]");
+        assert_row(&shown, "default", "sample_prompt", "&quot;\\n&quot;");
+        let places =
+            ["[data]", "[tokenizer]", "[model]", ">d_model<", ">d_ff<", "[train]"].map(|name| shown.find(name));
+        assert!(places.is_sorted() && places[0].is_some(), "{places:?}");
         // Without a key that others need, the config is invalid.
-        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
-        assert_eq!(setting(&sections, "model", "n_heads").origin, chosen("4"));
+        let shown = html("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
+        assert_row(&shown, "chosen", "n_heads", "6<small>default 4</small>");
     }
 
     #[test]
@@ -195,10 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn unknown_config_has_unknown_origins() {
-        let sections = of("[model]\nnovel = 1\n[[data.sources]]\npath = 'a'\nweight = 2.0");
-        assert_eq!(setting(&sections, "model", "novel").origin, Origin::Unknown);
-        let sources = &setting(&sections, "data", "sources").value;
-        assert_eq!(sources, "[{ path = \"a\", weight = 2.0 }]");
+    fn unknown_config_has_no_defaults() {
+        let shown = html("[model]\nnovel = 1\n[[data.sources]]\npath = 'a'\nweight = 2.0");
+        assert_row(&shown, "unknown", "novel", "1");
+        assert_row(&shown, "unknown", "sources", "[{ path = &quot;a&quot;, weight = 2.0 }]");
     }
 }

@@ -162,7 +162,7 @@ mod tests {
         let html = sweep_page(&outcome(), &curves);
         assert!(!html.contains("<b>") && !html.contains("NaN\""), "{html}");
         assert_eq!(html.matches("<path class=\"line series-").count(), 2 * 3, "legend and chart");
-        assert!(html.contains("[[40.0,1.9],[120.0,1.5]]"), "no curve is cut");
+        assert!(html.contains("[[40.0,1.9],[120.0,1.5]]") && html.contains("data-x=\"0 120 "), "in seconds, and whole");
         assert!(html.contains("the highest that was tried") && html.contains("After 2 min 0 s the best"));
         for heading in ["What was found", "Settings", "Curves", "Importance", "The best config"] {
             assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
