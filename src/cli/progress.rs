@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ratatui::crossterm::terminal;
 
 use super::dashboard::Dashboard;
 use super::paint::{self, MARGIN};
@@ -28,9 +27,6 @@ const AMBER_BAR: &str = "{wide_bar:.166/dim} step {human_pos}/{human_len}  {msg}
 
 /// The width of the loss curve next to the bar, in columns.
 const CURVE_COLUMNS: usize = 8;
-
-/// The width assumed for a terminal that does not report it, in columns.
-const DEFAULT_COLUMNS: usize = 80;
 
 /// Reading is reported only if it takes longer.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -105,7 +101,38 @@ impl Progress {
 
     /// Reports the end of the run: the line about its report page, and the next command with its purpose.
     pub(super) fn finish(&self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
-        self.screen().finish(summary, report, [what, next]);
+        let screen = &mut *self.screen();
+        screen.end();
+        if summary.interrupted {
+            let run = summary.run_dir.display();
+            let when = if screen.is_last_evaluation { "during the last evaluation, after" } else { "after" };
+            screen.line(report);
+            screen.line(&format!(
+                "interrupted {when} step {} of {}; everything is saved in `{run}`. Continue with\n    {next}",
+                grouped(summary.steps as u64),
+                grouped(screen.max_steps as u64)
+            ));
+            return;
+        }
+        // The time includes evaluation and saving, which the median step does not.
+        screen.line(&format!(
+            "done: {}{} steps in {}; {} tokens/s in the median step",
+            grouped(screen.steps as u64),
+            if screen.steps < summary.steps { " more" } else { "" },
+            duration(summary.wall_s),
+            whole(summary.tokens_per_s)
+        ));
+        if let (Some(last), Some(best), Some(step), Some(bits)) =
+            (summary.val_loss, summary.best_val_loss, summary.best_step, summary.val_bits_per_byte)
+        {
+            screen.line(&format!(
+                "val loss {last:.4} nats per token, {bits:.4} bits per byte, over the whole split\n\
+                 best checkpoint: step {}, val loss {best:.4}",
+                grouped(step as u64)
+            ));
+        }
+        screen.line(report);
+        screen.line(&format!("{what}:\n    {next}"));
     }
 
     /// Removes the bar or the dashboard and writes the error to the log.
@@ -331,7 +358,7 @@ impl Screen {
         self.keep(&whole);
         match &self.surface {
             Surface::Lines => self.show_line(&whole),
-            Surface::Bar(_) => self.show_line(&format!("sample:{}", quotation(text, Some(terminal_columns())))),
+            Surface::Bar(_) => self.show_line(&format!("sample:{}", quotation(text, Some(paint::n_columns())))),
             Surface::Dashboard(dashboard) => dashboard.sampled(text, &whole),
         }
     }
@@ -345,40 +372,6 @@ impl Screen {
             evaluation.val_bits_per_byte,
             if evaluation.is_best { " (best so far)" } else { "" },
         ));
-    }
-
-    fn finish(&mut self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
-        self.end();
-        if summary.interrupted {
-            let run = summary.run_dir.display();
-            let when = if self.is_last_evaluation { "during the last evaluation, after" } else { "after" };
-            self.line(report);
-            self.line(&format!(
-                "interrupted {when} step {} of {}; everything is saved in `{run}`. Continue with\n    {next}",
-                grouped(summary.steps as u64),
-                grouped(self.max_steps as u64)
-            ));
-            return;
-        }
-        // The time includes evaluation and saving, which the median step does not.
-        self.line(&format!(
-            "done: {}{} steps in {}; {} tokens/s in the median step",
-            grouped(self.steps as u64),
-            if self.steps < summary.steps { " more" } else { "" },
-            duration(summary.wall_s),
-            whole(summary.tokens_per_s)
-        ));
-        if let (Some(last), Some(best), Some(step), Some(bits)) =
-            (summary.val_loss, summary.best_val_loss, summary.best_step, summary.val_bits_per_byte)
-        {
-            self.line(&format!(
-                "val loss {last:.4} nats per token, {bits:.4} bits per byte, over the whole split\n\
-                 best checkpoint: step {}, val loss {best:.4}",
-                grouped(step as u64)
-            ));
-        }
-        self.line(report);
-        self.line(&format!("{what}:\n    {next}"));
     }
 
     /// Prints a line and writes it to the log.
@@ -465,10 +458,6 @@ fn quotation(text: &str, n_columns: Option<usize>) -> String {
     };
     let quoted = |line: String| format!("\n{MARGIN} {line}").trim_end().to_owned();
     lines.iter().take(last + 1).skip(first).flat_map(pieces).map(quoted).collect()
-}
-
-fn terminal_columns() -> usize {
-    terminal::size().map_or(DEFAULT_COLUMNS, |(columns, _)| usize::from(columns))
 }
 
 #[cfg(test)]
