@@ -39,6 +39,13 @@ fn weights(folder: &Folder, run: &str) -> Vec<u8> {
     fs::read(folder.path(run).join("checkpoints/step-000006/model.safetensors"))
 }
 
+/// The files of the cache with this extension.
+fn cached(folder: &Folder, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.path("cache")).expect("the folder can be listed").flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some_and(|it| it == extension)).collect()
+}
+
 fn gzip(content: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(content).expect("in memory");
@@ -59,11 +66,8 @@ fn run_on_standard_input_equals_run_on_file_and_resumes() {
     assert!(weights(&folder, "piped") == weights(&folder, "whole"), "stopped and resumed is the same as not");
     folder.succeed(&["eval", "piped"]);
 
-    let kept = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|it| it == "text");
-    let entries = fs::read_dir(folder.path("cache")).expect("the folder can be listed").flatten();
-    let kept: Vec<PathBuf> = entries.filter(kept).map(|entry| entry.path()).collect();
-    assert_eq!(kept.len(), 1);
-    fs::remove_file(&kept[0]);
+    let [kept] = &cached(&folder, "text")[..] else { panic!("one text") };
+    fs::remove_file(kept);
     let said = folder.fail(&["eval", "piped"]);
     assert!(said.contains("came through standard input") && said.contains("is gone"), "{said}");
     let longer = [&going_on[..], &["--set", "train.max_steps=8", "--set", "data.path=text.txt"]];
@@ -239,15 +243,11 @@ fn full_disk_leaves_no_token_file() {
 #[test]
 fn cache_stays_below_limit() {
     let folder = folder("path = \"text.txt\"\ncache_limit_gib = 2e-5\n"); // 21 KiB: a single file of 18 KiB
-    let n_files = || {
-        let entries = fs::read_dir(folder.path("cache")).expect("the folder can be listed").flatten();
-        entries.filter(|entry| entry.path().extension().is_some_and(|it| it == "tokens")).count()
-    };
     folder.succeed(&["train", "tiny.toml"]);
-    assert_eq!(n_files(), 1);
+    assert_eq!(cached(&folder, "tokens").len(), 1);
     folder.write("text.txt", text().replace(" old.", " OLD."));
     folder.succeed(&["train", "tiny.toml", "--overwrite"]);
-    assert_eq!(n_files(), 1, "that of the other text is gone");
+    assert_eq!(cached(&folder, "tokens").len(), 1, "that of the other text is gone");
     folder.succeed(&["eval", "runs/tiny"]);
 }
 

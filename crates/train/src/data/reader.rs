@@ -424,37 +424,27 @@ mod tests {
                 let Some(held_out) = HeldOut::draw(&lengths, val_fraction, 1) else { continue };
                 let n_held = [held_out.train_bytes, held_out.val_bytes];
                 let division = Division::Documents(held_out);
-                let halves = [Half::Train, Half::Val].map(|half| {
+                let [train, val] = [Half::Train, Half::Val].map(|half| {
                     let (text, read) = whole(new().divided(&division, half).hashing());
-                    prop_assert!(text.half == half || text.is_empty());
-                    prop_assert_eq!(read.hash(), hash);
-                    Ok(text)
+                    assert!((text.half == half || text.is_empty()) && read.hash() == hash);
+                    text
                 });
-                let [train, val] = halves;
-                let (train, val) = (train?, val?);
                 let n_bytes = [&train, &val].map(|half| half.text.len() as u64);
                 prop_assert_eq!(n_bytes, n_held);
-                // Both halves hold the documents of the whole, in its order.
-                let documents = |half: &Chunk| -> Vec<Vec<u8>> {
-                    half.pieces().map(|(text, is_end)| [text, if is_end { b"|" } else { b"" }].concat()).collect()
-                };
-                if needs.documents {
-                    let (mut both, mut expected) = ([documents(&train), documents(&val)].concat(), documents(&all));
-                    both.sort();
-                    expected.sort();
-                    if source.separator.is_none() {
-                        prop_assert_eq!(both, expected);
-                    }
-                } else {
-                    let lines = |text: &[u8]| {
-                        let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
-                        lines.retain(|line| !line.is_empty());
-                        lines.sort();
-                        lines
+                if source.separator.is_none() {
+                    let parts = |chunk: &Chunk| -> Vec<Vec<u8>> {
+                        let mark = |is_end| if is_end { &b"|"[..] } else { b"" };
+                        match needs.documents {
+                            true => chunk.pieces().map(|(text, is_end)| [text, mark(is_end)].concat()).collect(),
+                            false => chunk.text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect(),
+                        }
                     };
-                    if source.separator.is_none() {
-                        prop_assert_eq!(lines(&[&train.text[..], b"\n", &val.text].concat()), lines(&all.text));
+                    let (mut both, mut expected) = ([parts(&train), parts(&val)].concat(), parts(&all));
+                    for parts in [&mut both, &mut expected] {
+                        parts.retain(|part| !part.is_empty());
+                        parts.sort();
                     }
+                    prop_assert_eq!(both, expected, "the halves hold the documents of the whole");
                 }
             }
         }
