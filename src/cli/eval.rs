@@ -60,12 +60,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Split::Train => "train",
         Split::Val => "val",
     };
-    let (name, tokens) = match &args.text {
-        Some(path) => ("text", data::open_text(path, &config.data, &opened.tokenizer)?),
-        None => {
-            let corpus = opened.corpus().map_err(|error| changed_text(error, args, split))?;
-            (split, if let Split::Train = args.split { corpus.train } else { corpus.val })
-        }
+    let (name, tokens) = if let Some(path) = &args.text {
+        ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
+    } else {
+        let corpus = opened.corpus().map_err(|error| changed_text(error, args, split))?;
+        (split, if matches!(args.split, Split::Train) { corpus.train } else { corpus.val })
     };
     let loss = match args.formats.precision()? {
         // On any device, computed like the losses during training.
