@@ -86,68 +86,68 @@ impl Grammar {
 fn compilable(schema: &Value, characters: &mut BTreeSet<char>) -> Result<Value, SchemaError> {
     let mut schema = if *schema == true { json!({}) } else { schema.clone() };
     name_escaped_references(&mut schema);
-    bound_integers(&mut schema);
-    let fixed = schema.clone();
+    for_each_object(&mut schema, &mut |entries| {
+        add_fixed_characters(entries, characters);
+        bound_integers(entries);
+    });
     let Some(object) = schema.as_object_mut() else {
         return Err(SchemaError(format!("the schema is {schema}, not an object")));
     };
     object.insert("x-guidance".to_owned(), json!({"whitespace_pattern": WHITESPACE}));
-    add_fixed_characters(&fixed, characters);
     Ok(schema)
 }
 
 /// Keywords whose values are data, in which nothing is a schema.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
 
-/// The entries of a schema that may hold schemas.
-fn schemas_in(entries: &mut Map<String, Value>) -> impl Iterator<Item = (&String, &mut Value)> {
-    entries.iter_mut().filter(|(key, _)| !DATA.contains(&key.as_str()))
+/// Calls `each` with every object of a schema that is not data, outer ones first.
+fn for_each_object(schema: &mut Value, each: &mut dyn FnMut(&mut Map<String, Value>)) {
+    match schema {
+        Value::Object(entries) => {
+            each(entries);
+            for (_, value) in entries.iter_mut().filter(|(key, _)| !DATA.contains(&key.as_str())) {
+                for_each_object(value, each);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| for_each_object(item, each)),
+        _ => {}
+    }
+}
+
+/// Whether the `type` of a schema is this one, or a list with it.
+fn has_type(entries: &Map<String, Value>, name: &str) -> bool {
+    let is_listed = |types: &Value| types.as_array().is_some_and(|types| types.iter().any(|it| it == name));
+    entries.get("type").is_some_and(|types| types == name || is_listed(types))
 }
 
 /// Gives integers without a bound one of 15 digits, so that every reader of the JSON reads the same number.
-fn bound_integers(schema: &mut Value) {
+fn bound_integers(entries: &mut Map<String, Value>) {
     const LARGEST: i64 = 999_999_999_999_999;
-    match schema {
-        Value::Object(entries) => {
-            let types = entries.get("type");
-            let is_type = |name: &str| types.is_some_and(|types| types == name || types[0] == name || types[1] == name);
-            if is_type("integer") && !is_type("number") {
-                for (bounds, largest) in
-                    [(["minimum", "exclusiveMinimum"], -LARGEST), (["maximum", "exclusiveMaximum"], LARGEST)]
-                {
-                    if bounds.iter().all(|bound| !entries.contains_key(*bound)) {
-                        entries.insert(bounds[0].to_owned(), largest.into());
-                    }
-                }
-            }
-            schemas_in(entries).for_each(|(_, value)| bound_integers(value));
+    if !has_type(entries, "integer") || has_type(entries, "number") {
+        return;
+    }
+    for (bounds, largest) in [(["minimum", "exclusiveMinimum"], -LARGEST), (["maximum", "exclusiveMaximum"], LARGEST)] {
+        if bounds.iter().all(|bound| !entries.contains_key(*bound)) {
+            entries.insert(bounds[0].to_owned(), largest.into());
         }
-        Value::Array(items) => items.iter_mut().for_each(bound_integers),
-        _ => {}
     }
 }
 
 /// Copies the parts of a schema that a reference names with an escape, such as `#/$defs/a~1b`, to names without one:
 /// `llguidance` does not read escapes.
 fn name_escaped_references(schema: &mut Value) {
-    fn visit(schema: &mut Value, names: &mut Vec<String>) {
-        match schema {
-            Value::Object(entries) => schemas_in(entries).for_each(|(key, value)| match value {
-                Value::String(path) if key == "$ref" && path.contains('~') => {
-                    let at = names.iter().position(|name| name == path).unwrap_or_else(|| {
-                        names.push(path.clone());
-                        names.len() - 1
-                    });
-                    *path = format!("#/$defs/escaped_reference_{at}");
-                }
-                value => visit(value, names),
-            }),
-            Value::Array(items) => items.iter_mut().for_each(|item| visit(item, names)),
-            _ => {}
+    let mut names: Vec<String> = Vec::new();
+    for_each_object(schema, &mut |entries| {
+        if let Some(Value::String(path)) = entries.get_mut("$ref")
+            && path.contains('~')
+        {
+            let at = names.iter().position(|name| name == path).unwrap_or_else(|| {
+                names.push(path.clone());
+                names.len() - 1
+            });
+            *path = format!("#/$defs/escaped_reference_{at}");
         }
-    }
-    let mut names = Vec::new();
-    visit(schema, &mut names);
+    });
     let targets: Vec<_> = names.iter().map(|name| schema.pointer(name.trim_start_matches('#')).cloned()).collect();
     for (at, target) in targets.into_iter().enumerate() {
         let (Some(target), Some(entries)) = (target, schema.as_object_mut()) else { continue };
@@ -159,25 +159,14 @@ fn name_escaped_references(schema: &mut Value) {
 }
 
 /// Adds the characters of the names and constants of a schema.
-fn add_fixed_characters(schema: &Value, characters: &mut BTreeSet<char>) {
-    match schema {
-        Value::Object(entries) => {
-            for (key, value) in entries {
-                match (key.as_str(), value) {
-                    ("properties", Value::Object(properties)) => {
-                        characters.extend(properties.keys().flat_map(|name| name.chars()));
-                    }
-                    ("enum" | "const", _) => characters.extend(value.to_string().chars()),
-                    ("type", kind) if ["number", "integer"].iter().any(|number| kind.to_string().contains(number)) => {
-                        characters.extend('0'..='9');
-                    }
-                    _ => {}
-                }
-                add_fixed_characters(value, characters);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|item| add_fixed_characters(item, characters)),
-        _ => {}
+fn add_fixed_characters(entries: &Map<String, Value>, characters: &mut BTreeSet<char>) {
+    if let Some(Value::Object(properties)) = entries.get("properties") {
+        characters.extend(properties.keys().flat_map(|name| name.chars()));
+    }
+    let constants = ["enum", "const"].into_iter().filter_map(|key| entries.get(key));
+    characters.extend(constants.flat_map(|value| value.to_string().chars().collect::<Vec<_>>()));
+    if has_type(entries, "integer") || has_type(entries, "number") {
+        characters.extend('0'..='9');
     }
 }
 
