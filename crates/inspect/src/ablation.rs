@@ -51,9 +51,6 @@ impl Ablation {
     /// Removes each part in turn, by each of `methods`, and measures the loss on `batches`, which is called for each
     /// pass over them.
     ///
-    /// # Errors
-    /// If the device fails, or a loss is not a number.
-    ///
     /// # Panics
     /// If there are no methods, or no batches.
     pub fn new<B: Iterator<Item = Batch>>(

@@ -64,9 +64,6 @@ impl Recording {
 }
 
 /// Reads a prompt and keeps the values at `points` of every block.
-///
-/// # Errors
-/// If the device fails, or a number is not finite: the weights are damaged.
 pub fn capture(model: &Gpt, prompt: &Prompt, points: &[Point]) -> Result<Recording, InspectError> {
     /// Values are flat, so that tensors of any rank fit one list, and are read after the pass, so that no site waits
     /// for the device.
@@ -105,9 +102,6 @@ pub(super) fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32
 }
 
 /// Reads one row of tokens, and calls `see(layer, head, weights)` with `[T, T]` weights, holding one layer's at a time.
-///
-/// # Errors
-/// If the device fails, or a weight is not finite: the model is damaged.
 pub(super) fn each_map(model: &Gpt, ids: &[u32], see: impl FnMut(usize, usize, &[f32])) -> Result<(), InspectError> {
     struct Maps<F>(F, Result<(), InspectError>);
     impl<F: FnMut(usize, usize, &[f32])> Probe for Maps<F> {

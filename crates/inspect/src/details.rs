@@ -54,9 +54,6 @@ pub struct FirstHead {
 
 impl PromptDetails {
     /// Reads a prompt, and removes each head in turn.
-    ///
-    /// # Errors
-    /// In the same cases as [`super::capture()`].
     pub fn new(
         model: &Gpt,
         tokenizer: &Tokenizer,
@@ -70,9 +67,6 @@ impl PromptDetails {
     }
 
     /// Reads a prompt in one pass, without effects.
-    ///
-    /// # Errors
-    /// In the same cases as [`super::capture()`].
     pub fn quick(
         model: &Gpt,
         tokenizer: &Tokenizer,
@@ -89,9 +83,6 @@ impl PromptDetails {
 }
 
 /// The rise of a prompt's mean loss without each head: see [`PromptDetails::effects`].
-///
-/// # Errors
-/// If the device fails.
 pub fn effects(model: &Gpt, prompt: &Prompt) -> Result<Option<Vec<Vec<f64>>>, InspectError> {
     let config = model.config();
     let n_products = model.num_params() * prompt.len() * config.n_layers * config.n_heads;

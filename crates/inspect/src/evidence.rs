@@ -82,9 +82,6 @@ impl HeadEvidence {
     ///
     /// Weights on the query token itself are ignored. Snippets exclude the first token of a window, special tokens and
     /// blanks: a head attends to these when it has nothing to do.
-    ///
-    /// # Errors
-    /// If the device fails, or the model's numbers are not finite.
     pub fn measure(model: &Gpt, tokenizer: &Tokenizer, windows: &[Vec<u32>]) -> Result<Vec<Vec<Self>>, InspectError> {
         let config = model.config();
         let distinct: BTreeSet<u32> = windows.iter().flatten().copied().collect();

@@ -39,9 +39,6 @@ impl ScoredHeads {
     /// Measures on `windows` of a text, none longer than the context, and on [`N_REPEATED`] random sequences of their
     /// tokens, each repeated once.
     ///
-    /// # Errors
-    /// If the device fails, or the model's numbers are not finite.
-    ///
     /// # Panics
     /// If there are no windows.
     pub fn measure(model: &Gpt, windows: &[Vec<u32>]) -> Result<Self, InspectError> {

@@ -64,9 +64,6 @@ pub struct ActualToken {
 
 impl Lens {
     /// Reads `prompt`, and keeps the `n_top` most probable tokens of each prediction.
-    ///
-    /// # Errors
-    /// In the same cases as [`capture()`].
     pub fn new(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt, n_top: usize) -> Result<Self, InspectError> {
         let recording = capture(model, prompt, &[Point::Embedding, Point::Residual])?;
         let mut positions: Vec<TokenPredictions> =

@@ -77,9 +77,6 @@ impl PromptAttention {
     pub const DETAILS: [Point; 4] = [Point::Embedding, Point::Queries, Point::Keys, Point::Residual];
 
     /// Reads a prompt, and keeps the weights and the values at `points`.
-    ///
-    /// # Errors
-    /// In the same cases as [`capture()`].
     pub fn new(
         model: &Gpt,
         prompt: &Prompt,

@@ -20,9 +20,6 @@ pub struct Reading {
 
 impl Reading {
     /// Reads a prompt with the values of `removed` replaced by zeros, and keeps the `n_top` most probable tokens.
-    ///
-    /// # Errors
-    /// If the device fails, or a logit is not finite.
     pub fn new(
         model: &Gpt,
         tokenizer: &Tokenizer,
@@ -47,9 +44,6 @@ impl Reading {
 
 /// The loss of each token of a text in bits, `[T]`; `None` for the first token, which is not predicted. A text longer
 /// than the context is read in windows of that length, each starting with the last token of the previous one.
-///
-/// # Errors
-/// In the same cases as [`Reading::new`].
 pub fn bits(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<Vec<Option<f64>>, InspectError> {
     let mut bits = vec![None];
     let context_length = model.config().context_length.max(2);
@@ -64,9 +58,6 @@ pub fn bits(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<Vec<O
 
 /// Continues a prompt greedily, with the values of `removed` replaced by zeros: at most `n_tokens`, up to the end of
 /// the text or of the context.
-///
-/// # Errors
-/// In the same cases as [`Reading::new`].
 pub fn generate_greedily(
     model: &Gpt,
     tokenizer: &Tokenizer,
