@@ -9,7 +9,6 @@ use tinderbox_model::tokenizer::{ChatTemplateError, TokenizerError};
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages explain the variants and their fields")]
 pub enum DataError {
-    /// The config of a run names no text.
     #[error(
         "this model was imported and has no text of its own\n  hint: name one with `--text FILE`, or train the model on \
          yours with `tinderbox train CONFIG --from RUN`"
@@ -26,7 +25,6 @@ pub enum DataError {
     DanglingLink { path: PathBuf, target: PathBuf },
     #[error("cannot read the text `{path}`: {source}\n  hint: {}", read_hint(source))]
     Read { path: PathBuf, source: io::Error },
-    /// A device, a pipe or the like, which cannot be read twice.
     #[error(
         "`{path}` is neither a file nor a folder\n  hint: save the text to a file, or pipe it in with path = \"-\""
     )]
@@ -76,15 +74,12 @@ pub enum DataError {
     /// A line of a JSON Lines file, counted from 1, has no text.
     #[error("line {line} of `{path}` {problem}")]
     Record { path: PathBuf, line: u64, problem: String },
-    /// The chat template of a model.
     #[error(
         "the chat template of the model cannot be read: {0}\n  hint: import the model again, with a template that is valid Jinja"
     )]
     ChatTemplate(#[source] ChatTemplateError),
-    /// Too few records to train on some and evaluate with others.
     #[error("`{path}` has {n} records that can be used, and at least 2 are needed\n  hint: one is kept for validation")]
     TooFewRecords { path: PathBuf, n: usize },
-    /// Records without a token that counts.
     #[error(
         "{skipped} of the {n} records of `{path}` have no answer within the first {max_tokens} tokens, or an empty \
          one\n  hint: raise finetune.max_tokens, or remove these records"
@@ -104,7 +99,6 @@ pub enum DataError {
     Tokenizer(#[source] TokenizerError),
     #[error("cannot encode the text `{path}`: {source}")]
     Encode { path: PathBuf, source: TokenizerError },
-    /// The training split is shorter than one window and the token after it.
     #[error(
         "the text `{path}` is too short: {n_train} of its {n_tokens} tokens are for training, and model.context_length = \
          {context_length} needs at least {}\n  hint: use more text, a shorter model.context_length or a smaller \
@@ -112,13 +106,11 @@ pub enum DataError {
         context_length + 1
     )]
     TrainTooShort { path: PathBuf, n_tokens: u64, n_train: u64, context_length: usize },
-    /// The validation split has nothing to predict.
     #[error(
         "the text `{path}` is too short: data.val_fraction = {val_fraction} leaves {n_val} of its {n_tokens} tokens for \
          validation, which needs at least 2\n  hint: use more text or a larger data.val_fraction"
     )]
     ValTooShort { path: PathBuf, n_tokens: u64, n_val: u64, val_fraction: f64 },
-    /// A text without splits has nothing to predict.
     #[error(
         "the text `{path}` is too short: it has {n_tokens} tokens, and at least 2 are needed to predict one\n  hint: \
          give a longer text"
@@ -126,7 +118,6 @@ pub enum DataError {
     TooShort { path: PathBuf, n_tokens: u64 },
     #[error("the text `{path}` changed while it was read\n  hint: start again when nothing writes to it")]
     Changed { path: PathBuf },
-    /// The progress callback stopped the reading.
     #[error("stopped while the text was read")]
     Stopped,
     #[error("the text {} has changed since the run began\n  hint: put it back as it was", in_quotes(paths))]
