@@ -372,7 +372,7 @@ fn attention(window: Option<usize>, i: usize) -> Operation {
     let rotated_share = [None, Some(1.0), Some(0.25)][i / 4];
     let (scale, softcap) = (0.4 + i as f64 / 12.0, (i % 5 == 1).then_some(0.6));
     let run = |self_attention: fn(Tensor<3>, SelfAttention) -> Tensor<3>| -> Run {
-        let run = with_gradients(move |leaves, [n_heads, n_kv_heads, d, b, t]| {
+        let layer = move |leaves: &mut Leaves, [n_heads, n_kv_heads, d, b, t]: Sizes| {
             let qkv = leaves.next([b, t, (n_heads + 2 * n_kv_heads) * d]);
             let rotation = rotated_share.map(|share| {
                 let n_pairs = ((d as f64 * share / 2.0) as usize).max(1);
@@ -391,7 +391,10 @@ fn attention(window: Option<usize>, i: usize) -> Operation {
                 lengths: None,
             };
             self_attention(qkv, attention)
-        });
+        };
+        // The tolerances below are those for this gradient of the output.
+        let loss = |out: Tensor<3>| (out.clone() * constant(out.dims(), 5)).sum();
+        let run = move |sizes| output_and_gradients_by(|leaves| layer(leaves, sizes), loss);
         // If a query sees only itself, the gradient of its score is a difference of equal numbers, which are as large
         // as the other parts.
         let is_joined = window == Some(1);
