@@ -14,7 +14,6 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 /// The tools that the model may call.
-#[derive(Debug)]
 pub(super) struct Tools {
     /// As they were sent, for the template.
     pub(super) list: Vec<Value>,

@@ -2,40 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::error::ApiError;
 use super::fields::parse;
-use super::limits::MAX_CHATS;
 use super::loaded_model::LoadedModel;
 use super::prompt::EncodedPrompt;
-use super::renderer::{Conversation, RenderError};
 use crate::tokenizer::Message;
-
-/// Renders a conversation with the chat template, up to the answer if `add_generation_prompt`. The messages are those of
-/// the field `field`.
-pub(super) fn rendered(
-    field: &str,
-    messages: Vec<Message>,
-    add_generation_prompt: bool,
-    variables: Map<String, Json>,
-    model: &LoadedModel,
-) -> Result<String, ApiError> {
-    let name = &model.name;
-    let rendered = model.renderer.render(&Conversation { messages, add_generation_prompt, variables });
-    rendered.map_err(|error| match error {
-        RenderError::NoTemplate => {
-            ApiError::field("model", format!("`{name}` has no chat template; use /v1/completions"))
-        }
-        RenderError::Unusable(why) => {
-            ApiError::bad_request(format!("the chat template of `{name}` cannot be used: {why}"))
-        }
-        RenderError::Refused(why) => {
-            ApiError::field(field, format!("the chat template of `{name}` does not take these: {why}"))
-        }
-        RenderError::Busy => ApiError::busy(&format!("{MAX_CHATS} conversations wait for the template of `{name}`")),
-    })
-}
 
 /// The prompt of a rendered conversation.
 pub(super) fn prompt(field: &str, text: String, model: &LoadedModel) -> Result<EncodedPrompt, ApiError> {

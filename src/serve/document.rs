@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::chat::MessageFields;
 use super::error::ErrorBody;
+use super::fields::{request_schema, response_schema};
 use super::http::json_response;
 use super::inspect::Inspection;
 use super::library::ListedModel;
-use super::schema;
 use super::service::Shared;
 use super::writer::{ChatCompletionBody, CompletionBody, Usage};
 
@@ -34,7 +34,7 @@ impl Described {
         path: &str,
         handler: MethodRouter<Shared>,
     ) -> Description<'_> {
-        let mut schema = Value::clone(&schema::request::<T>());
+        let mut schema = Value::clone(&request_schema::<T>());
         schema["properties"]["model"] = json!({
             "type": "string",
             "description": "A model that /v1/models lists; by default the first one.",
@@ -102,7 +102,7 @@ pub(super) fn reference(name: &str) -> Value {
 
 /// A response whose field `object` names its type.
 fn object<T: JsonSchema>(object: &str) -> Value {
-    let mut schema = schema::response::<T>();
+    let mut schema = response_schema::<T>();
     schema["properties"]["object"]["enum"] = json!([object]);
     schema["properties"]["usage"] = reference("Usage");
     schema
@@ -112,11 +112,11 @@ fn document(paths: Map<String, Value>, mut schemas: Map<String, Value>) -> Strin
     schemas.extend([
         ("ChatCompletion".to_owned(), object::<ChatCompletionBody>("chat.completion")),
         ("Completion".to_owned(), object::<CompletionBody>("text_completion")),
-        ("Error".to_owned(), schema::response::<ErrorBody<'_>>()),
-        ("Inspection".to_owned(), schema::response::<Inspection<'_>>()),
-        ("Message".to_owned(), Value::clone(&schema::request::<MessageFields>())),
-        ("Model".to_owned(), schema::response::<ListedModel>()),
-        ("Usage".to_owned(), schema::response::<Usage>()),
+        ("Error".to_owned(), response_schema::<ErrorBody<'_>>()),
+        ("Inspection".to_owned(), response_schema::<Inspection<'_>>()),
+        ("Message".to_owned(), Value::clone(&request_schema::<MessageFields>())),
+        ("Model".to_owned(), response_schema::<ListedModel>()),
+        ("Usage".to_owned(), response_schema::<Usage>()),
     ]);
     json!({
         "openapi": "3.1.0",

@@ -38,7 +38,6 @@ pub(super) struct EmbeddingFields {
 }
 
 /// A request for vectors.
-#[derive(Debug)]
 pub(super) struct EmbeddingRequest {
     inputs: Vec<EncodedPrompt>,
     is_base64: bool,

@@ -5,7 +5,6 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::http::{json_response, to_json};
 use crate::format::cut_in_the_middle;
 
 /// The part of a request that an error repeats.
@@ -100,13 +99,13 @@ impl ApiError {
 
     /// The body of the response, as JSON.
     pub(super) fn body(&self) -> String {
-        to_json(&ErrorBody { error: self })
+        serde_json::to_string(&ErrorBody { error: self }).expect("an error has a JSON form")
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, json_response(self.body())).into_response();
+        let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], self.body()).into_response();
         let header = match self.status {
             StatusCode::TOO_MANY_REQUESTS => Some((header::RETRY_AFTER, "1")),
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),

@@ -155,7 +155,7 @@ pub(super) struct Sampling {
     #[schemars(with = "StreamOptions")]
     pub(super) stream_options: Option<StreamOptions>,
     /// Ignored.
-    metadata: Map<String, Value>,
+    pub(super) metadata: Map<String, Value>,
     /// Subtracted once from the logit of each token generated before.
     #[schemars(range(min = -2, max = 2))]
     pub(super) presence_penalty: f64,

@@ -66,7 +66,6 @@ fn five() -> usize {
 }
 
 /// A request for inspection.
-#[derive(Debug)]
 pub(super) struct InspectRequest {
     prompt: Vec<u32>,
     /// The tokens whose weights and predictions are shown.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -11,15 +11,12 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Options;
 use super::error::{ApiError, echoed};
 use super::http::unix_s;
 use super::limits::MAX_OPENED;
 use super::loaded_model::{LoadedModel, Model};
+use super::options::Options;
 use crate::run::{self, RunDir};
-
-/// Opens the model of a run or a checkpoint, or returns the reason why it cannot.
-pub type OpenModel = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
 
 /// A run shown on the page.
 #[derive(Clone, Debug)]
@@ -182,7 +179,8 @@ impl Library {
         }
         let failed = |why| ApiError::unavailable(format!("`{}` cannot be opened: {why}", meant.name));
         let model = (self.options.open)(&meant.path).map_err(failed)?;
-        let started = LoadedModel::start(Model { name: meant.name.clone(), ..model }, &self.options);
+        let Options { slots, program, render, .. } = &*self.options;
+        let started = LoadedModel::start(Model { name: meant.name.clone(), ..model }, *slots, program, *render);
         let model = started.map_err(|error| failed(error.to_string()))?.remove(0); // it has no adapters
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its sequences.

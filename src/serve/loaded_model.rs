@@ -1,14 +1,14 @@
 //! A loaded model: its name, its tokenizer, and the queue of its thread.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use super::Options;
+use super::counters::Metrics;
 use super::inspectable::{Inspectable, OpenTensors};
 use super::limits::MAX_WAITING;
-use super::metrics::Metrics;
-use super::renderer::Renderer;
+use super::renderer::{RenderLimits, Renderer};
 use super::scheduler::{Queue, Scheduler, Slots};
 use crate::config::ModelConfig;
 use crate::generate::{LanguageModel, Vocabulary};
@@ -69,17 +69,22 @@ pub(super) struct LoadedModel {
 impl LoadedModel {
     /// Starts the thread of a model; returns the model, followed by those of its adapters. The thread ends once all of
     /// these are dropped and all sequences are finished. Processes of `program` render the chat template.
-    pub(super) fn start(model: Model, options: &Options) -> std::io::Result<Vec<Arc<Self>>> {
+    pub(super) fn start(
+        model: Model,
+        slots: Slots,
+        program: &Path,
+        render: RenderLimits,
+    ) -> std::io::Result<Vec<Arc<Self>>> {
         let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run, adapted } = model;
         let config = model.config().clone();
         // Models of tensors do not speculate.
         let is_engine = matches!(model, LanguageModel::Engine(_));
-        let slots = Slots { speculate: if is_engine { options.slots.speculate } else { 0 }, ..options.slots };
+        let slots = Slots { speculate: if is_engine { slots.speculate } else { 0 }, ..slots };
         let busy_slots = Arc::<AtomicUsize>::default();
         let (queue, end) = Queue::new(MAX_WAITING);
         let scheduler = Scheduler::new(model, tokenizer.clone(), slots, end, busy_slots.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
-        let renderer = Arc::new(Renderer::new(&options.program, options.render, &tokenizer));
+        let renderer = Arc::new(Renderer::new(program, render, &tokenizer));
         let (queue, vocabulary) = (Arc::new(queue), Arc::default());
         let named = |Adapted { name, tensors, run }, adapters: Option<usize>| {
             Arc::new(Self {

@@ -9,6 +9,7 @@ mod calls;
 mod chat;
 mod completion;
 mod connections;
+mod counters;
 mod document;
 mod embeddings;
 mod error;
@@ -22,28 +23,25 @@ mod inspectable;
 mod library;
 mod limits;
 mod listen;
+mod llama;
 mod loaded_model;
 mod metrics;
+mod options;
 mod prompt;
 mod renderer;
 mod request;
 mod responses;
 mod routes;
 mod scheduler;
-mod schema;
 mod score;
 mod service;
-mod slots;
 mod stream;
-mod tokens;
 mod view;
 mod writer;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -52,34 +50,12 @@ use tokio::sync::watch;
 pub use self::guard::{ApiKeys, is_origin};
 pub(crate) use self::http::unix_s;
 pub use self::inspectable::{OpenTensors, TensorsError};
-pub use self::library::OpenModel;
 use self::loaded_model::LoadedModel;
 pub use self::loaded_model::{Adapted, Model};
+pub use self::options::{OpenModel, Options};
 pub use self::renderer::{COMMAND as RENDER_CHATS, RenderLimits, render_chats};
 pub use self::scheduler::Slots;
 use self::service::{Service, Shared};
-
-/// The settings of a server.
-pub struct Options {
-    /// The address to listen on; port 0 means any free port.
-    pub address: SocketAddr,
-    /// The slots of each model.
-    pub slots: Slots,
-    /// The accepted API keys; `None` for no authentication.
-    pub keys: Option<ApiKeys>,
-    /// Sites whose pages may use the server, such as `http://localhost:3000`.
-    pub origins: Vec<String>,
-    /// A silent stream gets a comment after this time, so that no proxy closes it.
-    pub keep_alive: Duration,
-    /// A folder whose runs are served too; `None` for only the given models.
-    pub folder: Option<PathBuf>,
-    /// Opens a run of the folder, or a checkpoint that a run keeps, on first use.
-    pub open: OpenModel,
-    /// The `tinderbox` program, started as a separate process to render chat templates.
-    pub program: PathBuf,
-    /// The limits of that process.
-    pub render: RenderLimits,
-}
 
 /// The reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -152,8 +128,10 @@ impl Server {
         let listener = runtime.block_on(async { listen::bind(options.address) });
         let listener = listener.map_err(|source| ServeError::Listen { address: options.address, source })?;
         let address = listener.local_addr()?;
-        let models =
-            models.into_iter().map(|model| LoadedModel::start(model, &options)).collect::<Result<Vec<_>, _>>()?;
+        let models = models
+            .into_iter()
+            .map(|model| LoadedModel::start(model, options.slots, &options.program, options.render))
+            .collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
         let service = Service::new(models.concat(), options, stop.subscribe(), responder.handle().clone());
         Ok(Self { runtime, responder, listener, address, service: Arc::new(service), stop })

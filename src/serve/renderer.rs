@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
+use super::error::ApiError;
 use super::http::to_json;
 use super::limits::{MAX_CHATS, MAX_TEXT};
 use crate::format::cut_in_the_middle;
@@ -51,21 +52,8 @@ impl Default for RenderLimits {
     }
 }
 
-/// The reason why a conversation cannot be rendered.
-#[derive(Debug)]
-pub(super) enum RenderError {
-    /// The model has no chat template.
-    NoTemplate,
-    /// The template is not valid, or exceeds a limit.
-    Unusable(String),
-    /// The template rejected the messages.
-    Refused(String),
-    /// Too many conversations are waiting.
-    Busy,
-}
-
 /// The input of a template.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
     /// Whether the prompt ends where the next message begins, instead of with the last message.
@@ -76,7 +64,6 @@ pub(super) struct Conversation {
 
 /// The chat template of a model, and the process that renders it. The first conversation starts the process, as does the
 /// next one after a conversation that ended it.
-#[derive(Debug)]
 pub(super) struct Renderer {
     program: PathBuf,
     /// `None` for a model without a template.
@@ -86,7 +73,7 @@ pub(super) struct Renderer {
 }
 
 /// The first line that the process reads.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Setup {
     source: ChatTemplateSource,
     limits: RenderLimits,
@@ -99,20 +86,25 @@ impl Renderer {
         Self { program: program.to_owned(), setup, process: Mutex::new(None), permits: Semaphore::new(MAX_CHATS) }
     }
 
-    /// The prompt for a conversation; waits for earlier ones.
-    pub(super) fn render(&self, conversation: &Conversation) -> Result<String, RenderError> {
-        let setup = self.setup.as_ref().ok_or(RenderError::NoTemplate)?;
-        let _permit = self.permits.try_acquire().map_err(|_| RenderError::Busy)?;
+    /// The prompt that the template of `model` makes of a conversation, which is in the field `field`; waits for earlier ones.
+    pub(super) fn render(&self, field: &str, model: &str, conversation: &Conversation) -> Result<String, ApiError> {
+        let no_template = || ApiError::field("model", format!("`{model}` has no chat template; use /v1/completions"));
+        let busy = |_| ApiError::busy(&format!("{MAX_CHATS} conversations wait for the template of `{model}`"));
+        let unusable = |why| ApiError::bad_request(format!("the chat template of `{model}` cannot be used: {why}"));
+        let refused =
+            |why| ApiError::field(field, format!("the chat template of `{model}` does not take these: {why}"));
+        let setup = self.setup.as_ref().ok_or_else(no_template)?;
+        let _permit = self.permits.try_acquire().map_err(busy)?;
         let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut process = slot.take().map_or_else(|| Process::start(&self.program, setup), Ok)?;
-        let rendered = process.ask(conversation).map_err(RenderError::Unusable)?;
+        let process = slot.take().map_or_else(|| Process::start(&self.program, setup), Ok);
+        let mut process = process.map_err(unusable)?;
+        let rendered = process.ask(conversation).map_err(unusable)?;
         *slot = Some(process);
-        rendered.map_err(RenderError::Refused)
+        rendered.map_err(refused)
     }
 }
 
 /// A process that renders one template.
-#[derive(Debug)]
 struct Process {
     child: Child,
     replies: BufReader<ChildStdout>,
@@ -120,17 +112,15 @@ struct Process {
 }
 
 impl Process {
-    fn start(program: &Path, setup: &Setup) -> Result<Self, RenderError> {
+    fn start(program: &Path, setup: &Setup) -> Result<Self, String> {
         let mut command = Command::new(program);
         command.arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         #[cfg(unix)] // Ctrl-C must not end it: the server finishes requests in progress
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command
-            .spawn()
-            .map_err(|error| RenderError::Unusable(format!("its process cannot be started: {error}")))?;
+        let mut child = command.spawn().map_err(|error| format!("its process cannot be started: {error}"))?;
         let replies = BufReader::new(child.stdout.take().expect("standard input and output are piped"));
         let mut process = Self { child, replies, limits: setup.limits };
-        process.ask(setup).and_then(|parsed| parsed).map_err(RenderError::Unusable)?;
+        process.ask(setup).flatten()?;
         Ok(process)
     }
 

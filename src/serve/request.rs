@@ -15,6 +15,7 @@ use super::http::{random, unix_s};
 use super::limits::{MAX_BIAS, MAX_SEQUENCES, MAX_SHOWN_SCORES, MAX_STOP, MAX_STOPS};
 use super::loaded_model::LoadedModel;
 use super::prompt::{EncodedPrompt, prompts, tokens};
+use super::renderer::Conversation;
 use super::scheduler::Settings;
 use crate::config::GenerateConfig;
 use crate::tokenizer::Tokenizer;
@@ -95,7 +96,8 @@ impl GenerateRequest {
         let request: ResponseRequest = parse(fields, &[])?;
         let ResponseRequest { input, instructions, text, max_output_tokens, metadata, common, .. } = request;
         let messages = chat::input_messages(&input, instructions.as_deref())?;
-        let rendered = chat::rendered("input", messages, true, Map::new(), model)?;
+        let conversation = Conversation { messages, add_generation_prompt: true, variables: Map::new() };
+        let rendered = model.renderer.render("input", &model.name, &conversation)?;
         let prompt = chat::prompt("input", rendered, model)?;
         let sampling = Sampling { common, ..parse(Map::new(), &[])? };
         let max_tokens = max_output_tokens.unwrap_or_else(|| prompt.room(model));
@@ -204,8 +206,10 @@ fn rendered(fields: Fields, model: &LoadedModel) -> Result<(ChatRequest, String,
     if let Some(tools) = &tools {
         variables.insert("tools".to_owned(), tools.list.clone().into());
     }
-    let to_answer = request.add_generation_prompt.unwrap_or(true);
-    let text = chat::rendered("messages", chat::messages(&request.messages)?, to_answer, variables, model)?;
+    let messages = chat::messages(&request.messages)?;
+    let add_generation_prompt = request.add_generation_prompt.unwrap_or(true);
+    let conversation = Conversation { messages, add_generation_prompt, variables };
+    let text = model.renderer.render("messages", &model.name, &conversation)?;
     Ok((request, text, tools))
 }
 

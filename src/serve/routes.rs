@@ -19,21 +19,19 @@ use super::connections::Connection;
 use super::document::{Described, json_content, json_or_events, reference};
 use super::embeddings::{EmbeddingFields, EmbeddingRequest, Embeddings};
 use super::error::{ApiError, echoed};
-use super::fields::{self, Fields};
+use super::fields::{self, Fields, response_schema};
 use super::forms::{ChatRequest, CompletionRequest, ResponseRequest};
 use super::guard;
 use super::http::{Name, json_response, to_json};
 use super::inspect::{InspectFields, InspectRequest};
 use super::limits::{REQUEST_TIME, read_body};
+use super::llama::{self, DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, detokenize, tokenize};
 use super::loaded_model::LoadedModel;
 use super::metrics;
 use super::request::{GenerateRequest, apply_template};
 use super::scheduler::SequenceRequest;
-use super::schema::response;
 use super::service::{InFlight, Service, Shared, Work};
-use super::slots;
 use super::stream::{Chunks, ResponseStream};
-use super::tokens::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, detokenize, tokenize};
 use super::view::ViewRequest;
 use super::writer::ResponseWriter;
 use crate::model::Gpt;
@@ -106,16 +104,16 @@ fn api() -> Described {
         .returns(n_tokens);
     api.post::<EmbeddingFields>("/v1/embeddings", inspecting(EmbeddingRequest::read, EmbeddingRequest::answer))
         .summary("The vectors of texts: the mean of the last residual stream")
-        .returns(json_content(response::<Embeddings>()));
+        .returns(json_content(response_schema::<Embeddings>()));
     api.post::<InspectFields>("/v1/inspect", inspecting(InspectRequest::read, InspectRequest::answer))
         .summary("Inspect the model on a text: attention, lens, patterns of heads, and the text without some heads")
         .returns(json_content(reference("Inspection")));
     api.post::<TokenizeRequest>("/tokenize", answering(tokenize))
         .summary("The tokens of a text")
-        .returns(json_content(response::<Tokenized>()));
+        .returns(json_content(response_schema::<Tokenized>()));
     api.post::<DetokenizeRequest>("/detokenize", answering(detokenize))
         .summary("The text of tokens")
-        .returns(json_content(response::<Detokenized>()));
+        .returns(json_content(response_schema::<Detokenized>()));
     api.post::<ChatRequest>("/apply-template", answering(apply_template))
         .summary("Render a conversation with the chat template")
         .returns(object(json!({"prompt": {"type": "string"}})));
@@ -125,10 +123,10 @@ fn api() -> Described {
     api.get("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
         .summary("Counters, for Prometheus")
         .returns(json!({"text/plain": {"schema": {"type": "string"}}}));
-    api.get("/props", describing(slots::props))
+    api.get("/props", describing(llama::props))
         .summary("A model, as llama.cpp's server describes it; ?model=NAME")
         .returns(json_content(json!({"type": "object"})));
-    api.get("/slots", describing(slots::slots))
+    api.get("/slots", describing(llama::slots))
         .summary("The slots of a model, as llama.cpp's server lists them; ?model=NAME")
         .returns(json_content(json!({"type": "array", "items": {"type": "object"}})));
     api
@@ -179,7 +177,7 @@ fn named(answer: fn(&Service, &str) -> Result<Response, ApiError>) -> MethodRout
 fn describing(describe: fn(&LoadedModel) -> Value) -> MethodRouter<Shared> {
     get(move |State(service): State<Shared>, uri: Uri| async move {
         let describe = move |service: &Service| {
-            let model = service.library.model(slots::model_of(&uri).as_deref())?;
+            let model = service.library.model(llama::model_of(&uri).as_deref())?;
             Ok(json_response(describe(&model).to_string()))
         };
         service.off_thread(Work::Long, describe).await

@@ -9,8 +9,8 @@ use std::time::Instant;
 use burn::tensor::TensorReadError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::counters::Metrics;
 use super::error::ApiError;
-use super::metrics::Metrics;
 use super::score::Score;
 use crate::config::GenerateConfig;
 use crate::generate::{Batch, End, Guide, LanguageModel, Logits, Sampler, Sequence};
@@ -34,7 +34,6 @@ pub(super) struct Settings {
 }
 
 /// A sequence to generate.
-#[derive(Debug)]
 pub(super) struct SequenceRequest {
     /// Its index within the request.
     pub(super) idx: usize,
@@ -78,7 +77,6 @@ pub(super) enum EventKind {
 }
 
 /// The queue of sequences for a model's thread.
-#[derive(Debug)]
 pub(super) struct Queue {
     requests: UnboundedSender<VecDeque<SequenceRequest>>,
     n_waiting: Arc<AtomicUsize>,
@@ -121,7 +119,6 @@ pub(super) fn stopped() -> ApiError {
 }
 
 /// The receiving end of a [`Queue`].
-#[derive(Debug)]
 pub(super) struct QueueEnd {
     requests: UnboundedReceiver<VecDeque<SequenceRequest>>,
     n_waiting: Arc<AtomicUsize>,
@@ -137,7 +134,6 @@ pub struct Slots {
 }
 
 /// A model, with its active and waiting sequences.
-#[derive(Debug)]
 pub(super) struct Scheduler {
     model: LanguageModel,
     slots: Slots,
@@ -150,7 +146,6 @@ pub(super) struct Scheduler {
 }
 
 /// A sequence with a slot.
-#[derive(Debug)]
 struct Active {
     request: SequenceRequest,
     sequence: Sequence,

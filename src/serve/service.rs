@@ -8,10 +8,10 @@ use std::thread;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
-use super::Options;
 use super::error::ApiError;
 use super::library::Library;
 use super::loaded_model::LoadedModel;
+use super::options::Options;
 
 /// The state that all connections share.
 pub(super) struct Service {

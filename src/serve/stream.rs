@@ -125,7 +125,6 @@ impl ResponseStream {
 }
 
 /// The body of a streamed response.
-#[derive(Debug)]
 pub(super) struct Chunks(pub(super) Receiver<Bytes>);
 
 impl HttpBody for Chunks {

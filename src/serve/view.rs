@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::{Fields, parse, wrong};
+use super::fields::{Fields, parse};
 use super::inspect::{check_position, check_weights, last_head, tokens};
 use super::loaded_model::LoadedModel;
 use crate::inspect::{
@@ -26,36 +26,32 @@ struct ViewFields {
     prompt: Value,
     /// The other text of patching.
     from: Value,
-    view: String,
+    view: View,
     token: Option<usize>,
     layer: Option<usize>,
     head: Option<usize>,
 }
 
-/// A request for a view.
-#[derive(Debug)]
-pub(super) struct ViewRequest {
-    prompt: Vec<u32>,
-    kind: Kind,
+#[derive(Default, Deserialize, JsonSchema, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum View {
+    #[default]
+    Attention,
+    Effects, // the rise of the loss without each head; it has no chart
+    Lens,
+    Patching,
+    Explain,
 }
 
-#[derive(Debug)]
-enum Kind {
-    Attention,
-    /// The rise of the loss without each head; it has no chart.
-    Effects,
-    Lens {
-        token: usize,
-    },
-    Patching {
-        token: usize,
-        from: Vec<u32>,
-    },
-    /// A token in one of these heads.
-    Explain {
-        token: usize,
-        heads: HeadSelection,
-    },
+/// A request for a view.
+pub(super) struct ViewRequest {
+    view: View,
+    prompt: Vec<u32>,
+    /// The other text of patching.
+    from: Option<Vec<u32>>,
+    token: usize,
+    /// The heads to explain.
+    heads: HeadSelection,
 }
 
 impl ViewRequest {
@@ -63,50 +59,40 @@ impl ViewRequest {
         let ViewFields { prompt, from, view, token, layer, head } = parse(fields, &last_head(&model.config))?;
         let prompt = tokens("prompt", &prompt, model)?;
         check_position("token", token, prompt.len())?;
-        let token = token.unwrap_or(prompt.len() - 1);
-        let kind = match &*view {
-            "attention" => Kind::Attention,
-            "effects" => Kind::Effects,
-            "lens" => Kind::Lens { token },
-            "patching" => Kind::Patching { token, from: tokens("from", &from, model)? },
-            "explain" => {
-                let heads =
-                    HeadSelection::new(layer, head, &model.config).expect("the layer and the head were checked");
-                Kind::Explain { token, heads }
-            }
-            _ => return Err(wrong("view", &view.into(), "attention, effects, lens, patching or explain")),
-        };
         check_weights(&model.config, prompt.len())?;
-        Ok(Self { prompt, kind })
+        let from = (view == View::Patching).then(|| tokens("from", &from, model)).transpose()?;
+        let heads = HeadSelection::new(layer, head, &model.config).expect("the layer and the head were checked");
+        Ok(Self { view, token: token.unwrap_or(prompt.len() - 1), prompt, from, heads })
     }
 
     /// The parts of the section, as JSON.
     pub(super) fn answer(&self, hosted: &LoadedModel, model: &Gpt) -> Result<String, ApiError> {
         let tokenizer = &hosted.tokenizer;
         let prompt = Prompt::of_ids(self.prompt.clone(), tokenizer);
-        let fragment = match &self.kind {
-            Kind::Effects => return Ok(json!({"effects": effects(model, &prompt)?}).to_string()),
-            Kind::Attention => {
+        let token = self.token;
+        let fragment = match self.view {
+            View::Effects => return Ok(json!({"effects": effects(model, &prompt)?}).to_string()),
+            View::Attention => {
                 let all = HeadSelection::new(None, None, &hosted.config)?;
                 attention_fragment(&PromptDetails::quick(model, tokenizer, &prompt, &all)?)
             }
-            Kind::Lens { token } => {
-                let answer = Answer::likeliest(model, tokenizer, &prompt, *token)?;
+            View::Lens => {
+                let answer = Answer::likeliest(model, tokenizer, &prompt, token)?;
                 let lens = Lens::new(model, tokenizer, &prompt, N_TOP)?;
-                let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
-                sheet_fragment(&view::lens_sheet(&lens, &[attribution], *token, &prompt, true))
+                let attribution = Attribution::new(model, &prompt, token, answer, None)?;
+                sheet_fragment(&view::lens_sheet(&lens, &[attribution], token, &prompt, true))
             }
-            Kind::Explain { token, heads } => {
-                let [layer, head] = head_of_token(model, tokenizer, &prompt, heads, *token)?;
-                let explanation = Explanation::new(model, &prompt, [layer, head, *token])?;
+            View::Explain => {
+                let [layer, head] = head_of_token(model, tokenizer, &prompt, &self.heads, token)?;
+                let explanation = Explanation::new(model, &prompt, [layer, head, token])?;
                 sheet_fragment(&view::explanation_sheet(&explanation, &prompt))
             }
-            Kind::Patching { token, from } => {
-                let from = Prompt::of_ids(from.clone(), tokenizer);
-                Patching::check([&prompt, &from], *token)?;
-                let likeliest = |prompt: &Prompt| Answer::likeliest(model, tokenizer, prompt, *token);
+            View::Patching => {
+                let from = Prompt::of_ids(self.from.clone().expect("patching has two texts"), tokenizer);
+                Patching::check([&prompt, &from], token)?;
+                let likeliest = |prompt: &Prompt| Answer::likeliest(model, tokenizer, prompt, token);
                 let answers = [likeliest(&prompt)?, likeliest(&from)?];
-                let patching = Patching::new(model, [&prompt, &from], *token, answers)?;
+                let patching = Patching::new(model, [&prompt, &from], token, answers)?;
                 sheet_fragment(&view::patching_sheet(&patching, [&prompt, &from]))
             }
         };

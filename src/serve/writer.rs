@@ -26,6 +26,7 @@ pub(super) struct ResponseWriter {
 }
 
 /// A response, or a chunk of one.
+#[allow(clippy::option_option, reason = "a usage is absent, null or there")]
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct Body<'a, L> {
@@ -34,19 +35,10 @@ pub(super) struct Body<'a, L> {
     created: u64,
     model: &'a str,
     choices: L,
-    #[serde(skip_serializing_if = "UsageBody::is_absent")]
+    /// Null before the end of a stream; absent in one whose request did not ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Usage")]
-    usage: UsageBody,
-}
-
-#[derive(Clone, Copy, Serialize)]
-#[serde(untagged)]
-enum UsageBody {
-    /// In a stream whose request did not ask for it.
-    Absent,
-    /// Null, before the end of a stream.
-    Later,
-    Now(Usage),
+    usage: Option<Option<Usage>>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -55,7 +47,8 @@ pub(super) struct ChoiceBody<C, L> {
     #[serde(flatten)]
     content: C,
     logprobs: Option<L>,
-    finish_reason: Option<FinishReason>,
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", null]))]
+    finish_reason: Option<&'static str>,
 }
 
 /// A response of `/v1/completions`.
@@ -130,14 +123,6 @@ struct ChatDelta {
     tool_calls: Vec<ToolCall>,
 }
 
-#[derive(Clone, Copy, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum FinishReason {
-    Stop,
-    Length,
-    ToolCalls,
-}
-
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Logprobs {
@@ -188,13 +173,6 @@ struct PromptTokens {
     cached_tokens: usize,
 }
 
-impl UsageBody {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    fn is_absent(&self) -> bool {
-        matches!(self, Self::Absent)
-    }
-}
-
 impl ResponseWriter {
     pub(super) fn new(model: Arc<LoadedModel>, request: GenerateRequest) -> Self {
         Self { model, request, responses: ResponseEvents::default() }
@@ -220,7 +198,7 @@ impl ResponseWriter {
         };
         let choices = deltas.into_iter().zip(completions).enumerate().map(choice);
         let object = if self.request.form == Form::Chat { "chat.completion" } else { "text_completion" };
-        self.body(object, choices, UsageBody::Now(self.usage(completions)))
+        self.body(object, choices, Some(Some(self.usage(completions))))
     }
 
     /// Writes the events before a completion.
@@ -265,7 +243,7 @@ impl ResponseWriter {
             return;
         }
         if self.request.include_usage {
-            event(out, &self.body(self.chunk_object(), [], UsageBody::Now(self.usage(completions))));
+            event(out, &self.body(self.chunk_object(), [], Some(Some(self.usage(completions)))));
         }
         event(out, "[DONE]");
     }
@@ -283,18 +261,23 @@ impl ResponseWriter {
         index: usize,
         content: Content,
         logprobs: Option<Logprobs>,
-        finish_reason: Option<FinishReason>,
+        finish_reason: Option<&'static str>,
     ) -> String {
         let choice = ChoiceBody { index, content, logprobs, finish_reason };
-        let usage = if self.request.include_usage { UsageBody::Later } else { UsageBody::Absent };
-        self.body(self.chunk_object(), [choice], usage)
+        self.body(self.chunk_object(), [choice], self.request.include_usage.then_some(None))
     }
 
     fn chunk_object(&self) -> &'static str {
         if self.request.form == Form::Chat { "chat.completion.chunk" } else { "text_completion" }
     }
 
-    fn body(&self, object: &'static str, choices: impl IntoIterator<Item = AnyChoice>, usage: UsageBody) -> String {
+    #[allow(clippy::option_option, reason = "a usage is absent, null or there")]
+    fn body(
+        &self,
+        object: &'static str,
+        choices: impl IntoIterator<Item = AnyChoice>,
+        usage: Option<Option<Usage>>,
+    ) -> String {
         let GenerateRequest { id, created_unix_s, model, .. } = &self.request;
         let choices = Lazy(Cell::new(Some(choices.into_iter())));
         to_json(&Body { id, object, created: *created_unix_s, model, choices, usage })
@@ -354,11 +337,11 @@ impl ResponseWriter {
     }
 }
 
-fn finish_reason(completion: &Completion) -> Option<FinishReason> {
+fn finish_reason(completion: &Completion) -> Option<&'static str> {
     Some(match completion.end? {
-        End::Length => FinishReason::Length,
-        End::Model | End::StopString if completion.reader.n_calls > 0 => FinishReason::ToolCalls,
-        End::Model | End::StopString => FinishReason::Stop,
+        End::Length => "length",
+        End::Model | End::StopString if completion.reader.n_calls > 0 => "tool_calls",
+        End::Model | End::StopString => "stop",
     })
 }
 
