@@ -62,7 +62,7 @@ fn four_queries_and_six_keys(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  the first row sums to {sum:.4}")
 }
 
-/// Five positions, each of which sees itself and what came before.
+/// Five positions: each sees itself and those before it.
 fn the_future_is_hidden(out: &mut impl Write) -> io::Result<()> {
     let mask = causal_mask(5, 5, &Device::flex()).reshape([5, 5]);
     let positions = ["0", "1", "2", "3", "4"];

@@ -287,7 +287,7 @@ sample_prompt = "The girl"
 sample_tokens = 5
 "#;
 
-/// A folder with a text, a config and the tokenizer files, in which the program is started.
+/// A working directory with a text, a config and the tokenizer files.
 fn folder() -> Folder {
     let folder = Folder::new();
     folder.write("text.txt", text().chars().take(20_000).collect::<String>());

@@ -1,4 +1,4 @@
-//! The token embedding as a map: the plane in which the vectors of frequent tokens vary most.
+//! The token embedding as a map: the plane along which the vectors of frequent tokens vary most.
 
 use burn::tensor::{Int, Tensor, TensorData};
 use serde::Serialize;

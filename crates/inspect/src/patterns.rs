@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "row 1 is no distribution")]
-    fn rows_that_do_not_sum_to_one_are_a_bug() {
+    fn rows_must_sum_to_one() {
         let _ = HeadMap::causal(&[1.0, 0.0, 0.5, 0.4], 2);
     }
 

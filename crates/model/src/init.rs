@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn projections_to_the_residual_stream_start_small_or_at_zero() {
+    fn projections_to_residual_stream_start_small_or_at_zero() {
         let config = ModelConfig { n_layers: 8, bias: true, ..ModelConfig::default() }.with_derived();
         let zeroed = ModelConfig { zero_init_projections: true, ..config.clone() };
         let [small, zeroed] =

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn lazy_tensors_have_the_same_values_everywhere() {
+    fn lazy_tensors_have_same_values_everywhere() {
         // More values than one conversion chunk holds, of every magnitude.
         let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
         let values: Vec<f32> = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX].into_iter().chain(ordinary).collect();
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "as many values as its shape says")]
-    fn a_formula_passes_on_all_values() {
+    fn computed_tensors_pass_all_values() {
         LazyTensor::computed(vec![3], |sink| sink(&[1.0, 2.0])).read().ok();
     }
 

@@ -64,11 +64,6 @@ impl KvCache {
         self.len() == 0
     }
 
-    /// Drops all positions and keeps the buffers.
-    pub fn clear(&mut self) {
-        self.truncate(0);
-    }
-
     /// Drops all positions but the first `n` and keeps the buffers.
     pub fn truncate(&mut self, n: usize) {
         self.layers.iter_mut().for_each(|layer| layer.len = layer.len.min(n));

@@ -69,7 +69,7 @@ pub struct Adapter {
     pub backend: Backend,
     /// The index among that backend's adapters, best first: the `n` of `wgpu:n`.
     pub index: usize,
-    /// The index among the adapters of the same kind, in the driver's order, by which burn selects the adapter.
+    /// The index among the adapters of the same kind, in the driver's order: burn's index of the adapter.
     pub(super) index_of_kind: usize,
     /// The name reported by the driver.
     pub name: String,
@@ -145,8 +145,8 @@ pub(super) fn hint(backend: Backend) -> &'static str {
     }
 }
 
-/// Numbers the adapters of one API, best first. `found` is in the driver's order, the order in which burn numbers each
-/// kind. OpenGL in software is left out: a step of a tiny model takes tens of seconds, and most Linux machines have it.
+/// Numbers the adapters of one API, best first. `found` is in the driver's order, in which burn numbers each kind.
+/// OpenGL in software is left out: a step of a tiny model takes tens of seconds, and most Linux machines have it.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = Vec::new();

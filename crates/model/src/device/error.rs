@@ -19,7 +19,7 @@ pub enum DeviceError {
         "device `{0}`: `{1}` is not an adapter's number\n  hint: they count from 0, and `tinderbox devices` lists them"
     )]
     BadIndex(String, String),
-    /// A number was given for a device of which there is only one: the device as given, and its part before the colon.
+    /// A number was given for the only device of its kind: the device as given, and its part before the colon.
     #[error("device `{0}`: there is only one `{1}`\n  hint: leave out the number")]
     NoIndex(String, String),
     /// The binary was built without this backend: the backend, and the backends it has.

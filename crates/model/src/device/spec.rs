@@ -40,7 +40,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All backends, in the order in which they are listed.
+    /// All backends, in the order of listings.
     pub const ALL: [Self; 6] = [Self::Flex, Self::Ndarray, Self::Wgpu, Self::Vulkan, Self::Metal, Self::Cuda];
 
     /// The backend's name, which is also the name of its cargo feature.
@@ -55,7 +55,7 @@ impl Backend {
         }
     }
 
-    /// The form in which a model's operations are computed on the backend.
+    /// How the backend computes a model's operations.
     pub fn operations(self) -> Operations {
         match self {
             Self::Flex => Operations::Fused,

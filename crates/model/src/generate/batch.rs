@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_of_each_position_equal_those_of_the_last() {
+    fn logits_of_each_position_equal_logits_of_last() {
         let prompt: Vec<u32> = (0..9).map(|i| i * 5 % 11).collect();
         let mut batch = batch(2);
         batch.join(false, None, &prompt, Logits::Last);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn proposal_is_accepted_up_to_the_first_wrong_token() {
+    fn proposal_is_accepted_up_to_first_wrong_token() {
         let prompt = [5, 0, 1, 2, 3, 5];
         let choose = |script: &mut Vec<Option<u32>>, logits: &[f32], _| (script.pop().flatten(), logits.to_vec());
         // After `5 0`, `1 2 3 5` is proposed, and later `1 7 5 0`.

@@ -97,7 +97,7 @@ fn compilable(schema: &Value, characters: &mut BTreeSet<char>) -> Result<Value, 
     Ok(schema)
 }
 
-/// Keywords whose values are data, in which nothing is a schema.
+/// Keywords whose values are data, not schemas.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
 
 /// Calls `each` with every object of a schema that is not data, outer ones first.

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn top_k_equals_a_full_sort() {
+    fn top_k_equals_full_sort() {
         // Many logits are equal, also adjacent ones.
         let logits: Vec<f32> = (0..5000_u32).map(|i| (i / 7 * 7919 % 97) as f32 / 10.0 - 4.0).collect();
         let barred = [3, 4, 70, 71];
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_probabilities() {
+    fn draws_follow_probabilities() {
         let mut sampler = Sampler::new(&config(), 0);
         let logits = [0.7_f32.ln(), 0.2_f32.ln(), 0.1_f32.ln()];
         let mut counts = [0_u32; 3];
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_keep_the_expected_tokens() {
+    fn filters_keep_expected_tokens() {
         let logits = [0.5_f32, 0.25, 0.15, 0.1].map(f32::ln);
         for (filter, kept) in [
             (GenerateConfig { top_k: 2, ..config() }, &[0, 1][..]),
@@ -476,7 +476,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn choices_are_draws_from_the_candidates(
+        fn choices_are_draws_from_candidates(
             logits in prop::collection::vec(-9.0_f32..9.0, 1..600),
             top_k in 0..40_usize,
             top_p in 0.5_f64..1.3,

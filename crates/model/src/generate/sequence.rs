@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_does_not_become_a_stop_string_is_shown() {
+    fn text_that_ends_no_stop_string_is_shown() {
         assert_eq!(shown(&["END"], &["abE", "Nd"]), ("abENd".to_owned(), false));
         assert_eq!(shown(&["END"], &["abEN"]), ("abEN".to_owned(), false));
         assert_eq!(shown(&["éa"], &["é", "b"]), ("éb".to_owned(), false));

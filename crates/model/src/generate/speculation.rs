@@ -45,24 +45,21 @@ mod tests {
     use super::proposal;
 
     #[test]
-    fn tokens_after_the_last_occurrence_are_proposed() {
-        assert_eq!(proposal(&[1, 2, 3, 1, 2, 4, 5, 1, 2], 9), [4, 5, 1, 2]);
-        assert_eq!(proposal(&[1, 2, 3, 1, 2, 4, 5, 1, 2], 1), [4]);
-        assert_eq!(proposal(&[1, 2, 3, 1, 2], 0), [0; 0]);
-    }
-
-    #[test]
-    fn longest_ngram_wins_and_one_token_is_too_short() {
-        assert_eq!(proposal(&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1), [3], "three tokens, though two occurred later");
-        assert_eq!(proposal(&[1, 2, 3, 1], 9), [0; 0]);
-        for tokens in [&[][..], &[1], &[1, 1], &[1, 2, 3]] {
-            assert_eq!(proposal(tokens, 9), [0; 0], "{tokens:?}");
+    fn tokens_after_last_occurrence_of_longest_ngram_are_proposed() {
+        for (tokens, n, expected) in [
+            (&[1, 2, 3, 1, 2, 4, 5, 1, 2][..], 9, &[4, 5, 1, 2][..]),
+            (&[1, 2, 3, 1, 2, 4, 5, 1, 2], 1, &[4]),
+            (&[1, 2, 3, 1, 2], 0, &[]),
+            (&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1, &[3]), // three tokens, though two occurred later
+            (&[1, 2, 3, 1], 9, &[]),                       // one token is too short
+            (&[1, 1, 1], 9, &[1]),                         // the occurrence overlaps the end
+            (&[1, 2, 1, 2, 1], 9, &[2, 1]),
+            (&[], 9, &[]),
+            (&[1], 9, &[]),
+            (&[1, 1], 9, &[]),
+            (&[1, 2, 3], 9, &[]),
+        ] {
+            assert_eq!(proposal(tokens, n), expected, "{tokens:?}");
         }
-    }
-
-    #[test]
-    fn occurrence_may_overlap_the_end() {
-        assert_eq!(proposal(&[1, 1, 1], 9), [1]);
-        assert_eq!(proposal(&[1, 2, 1, 2, 1], 9), [2, 1]);
     }
 }

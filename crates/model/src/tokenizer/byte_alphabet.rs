@@ -1,4 +1,4 @@
-//! GPT-2's alphabet of bytes: a printable character for each, in which byte-level vocabularies are spelled.
+//! GPT-2's alphabet of bytes: a printable character for each, as byte-level vocabularies spell them.
 
 use std::sync::LazyLock;
 

@@ -52,7 +52,7 @@ pub(super) struct Library {
     pub(super) added: Vec<(u32, AddedToken)>,
 }
 
-/// The way in which text is encoded.
+/// How text is encoded.
 #[derive(Debug)]
 pub(super) enum Encoder {
     Bytes,
