@@ -17,9 +17,7 @@ use crate::op::{FlexOperation, Wanted, apply_on_flex};
 
 /// A weight `[K, M]` that is not trained, stored in fewer bytes than f32. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct FrozenWeight {
-    weight: Arc<PackedLinear>,
-}
+pub struct FrozenWeight(Arc<PackedLinear>);
 
 impl FrozenWeight {
     /// Rounds a weight on burn's CPU backend, flex.
@@ -31,17 +29,17 @@ impl FrozenWeight {
         let weight = primitive(weight.inner()).to_contiguous();
         let values = values(&weight);
         let at = |row: usize, column: usize| values[row * n_columns + column];
-        Self { weight: Arc::new(PackedLinear::pack(precision, shape, at, None)) }
+        Self(Arc::new(PackedLinear::pack(precision, shape, at, None)))
     }
 
     /// The rounded weight, `[K, M]`.
     pub fn widened(&self, device: &Device) -> Tensor<2> {
-        Tensor::from_data(TensorData::new(self.weight.widened(), self.weight.shape()), device)
+        Tensor::from_data(TensorData::new(self.0.widened(), self.0.shape()), device)
     }
 
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
-        self.weight.bytes()
+        self.0.bytes()
     }
 }
 
@@ -83,7 +81,7 @@ struct Frozen<E> {
 
 impl<E> Frozen<E> {
     fn widened(&self, is_transposed: bool) -> Widened<'_> {
-        Widened { weight: &self.weight.weight, is_transposed }
+        Widened { weight: &self.weight.0, is_transposed }
     }
 }
 

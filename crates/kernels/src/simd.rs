@@ -27,18 +27,16 @@ pub enum SimdLevel {
 
 /// `TINDERBOX_SIMD` is not the name of a level that this CPU has.
 #[derive(Clone, Debug)]
-pub struct SimdError {
-    value: String,
-}
+pub struct SimdError(String);
 
 impl fmt::Display for SimdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = SimdLevel::available().map(SimdLevel::name).collect();
-        let problem = match SimdLevel::ALL.iter().any(|level| level.name() == self.value) {
+        let problem = match SimdLevel::ALL.iter().any(|level| level.name() == self.0) {
             true => "this CPU does not have these instructions",
             false => "there is no such level",
         };
-        write!(f, "{VARIABLE}={}: {problem}\n  hint: this CPU has {}", self.value, names.join(", "))?;
+        write!(f, "{VARIABLE}={}: {problem}\n  hint: this CPU has {}", self.0, names.join(", "))?;
         write!(f, "; without the variable it uses {}", SimdLevel::best().name())
     }
 }
@@ -83,7 +81,7 @@ impl SimdLevel {
     }
 
     fn named(name: &str) -> Result<Self, SimdError> {
-        Self::available().find(|level| level.name() == name).ok_or_else(|| SimdError { value: name.to_owned() })
+        Self::available().find(|level| level.name() == name).ok_or_else(|| SimdError(name.to_owned()))
     }
 
     /// `None` if this CPU does not have them.

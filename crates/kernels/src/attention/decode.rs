@@ -82,13 +82,9 @@ pub fn attend(
     let (shape, t) = (cache.shape(), stream.t);
     let first_rows = &stream.first_rows[stream.samples.clone()];
     let ([keys, values], lens) = cache.layer(layer, stream.samples.clone());
-    for (len, first_row) in lens.iter().zip(first_rows) {
-        assert!(
-            first_row.is_none() || len + t <= shape.capacity,
-            "{len} and {t} positions in a cache of {}",
-            shape.capacity
-        );
-    }
+    let mut places = lens.iter().zip(first_rows);
+    let fit = places.all(|(len, first_row)| first_row.is_none() || len + t <= shape.capacity);
+    assert!(fit, "{lens:?} and {t} positions in a cache of {}", shape.capacity);
     assert_eq!(qkv.n_columns, heads.row(), "queries, keys and values");
     let width = heads.group() * head_dim;
     let out = out.resize(stream.n_rows);
