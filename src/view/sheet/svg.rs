@@ -106,7 +106,7 @@ fn rect(class: &str, [x, y]: [f64; 2], [width, height]: [f64; 2]) -> String {
 }
 
 fn text(class: &str, place: [f64; 2], anchor: Anchor, line: &str) -> String {
-    svg::text(class, place, Some(SIZE), anchor, line)
+    svg::text(class, place, None, anchor, line)
 }
 
 /// The most columns of these texts.
@@ -156,10 +156,10 @@ fn grid(grid: &Grid) -> Drawing {
                 let class = class(grid.scale, *value);
                 let place = [left + at as f64 * column, y];
                 svg += &(title(about) + &rect(&class, place, [column - 1.0, height - 1.0]));
-                for (line, size, below) in [(label, SIZE, 15.0), (note, SIZE - 2.0, 30.0)] {
+                for (line, size, below) in [(label, None, 15.0), (note, Some(SIZE - 2.0), 30.0)] {
                     if !line.is_empty() {
                         let letters = format!("{class}-text");
-                        svg += &svg::text(&letters, [middle(at), y + below], Some(size), Anchor::Middle, line);
+                        svg += &svg::text(&letters, [middle(at), y + below], size, Anchor::Middle, line);
                     }
                 }
             }

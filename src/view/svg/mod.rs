@@ -11,7 +11,7 @@ use crate::view::terminal::columns::width;
 
 /// The styles of pictures of monospaced text; `i` is the ink, `m` is quieter.
 pub(crate) const STYLE: &str = "\
-svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
+svg{background:var(--paper);max-width:100%;height:auto;font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
 .i{fill:var(--ink)}.m{fill:var(--quiet)}
 ";
 
