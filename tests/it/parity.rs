@@ -40,15 +40,10 @@ pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
 
 #[test]
 fn models_equal_pytorch() {
-    for name in GPTS {
-        check_gpt(name, &Device::flex());
-    }
-}
-
-#[test]
-fn models_on_ndarray_equal_pytorch() {
-    for name in GPTS {
-        check_gpt(name, &ndarray());
+    for device in [Device::flex(), ndarray()] {
+        for name in GPTS {
+            check_gpt(name, &device);
+        }
     }
 }
 
