@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -12,6 +13,8 @@ use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::tokenizer::{Model, ModelWrapper, TokenizerImpl};
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
+
+use super::TokenizerError;
 
 /// The id limit of any file, however short it is.
 const MAX_IDS: u64 = 1 << 16;
@@ -32,47 +35,34 @@ const MODEL_KEYS: [&str; 12] = [
     "ignore_merges",
 ];
 
-/// The reason why a file cannot be read.
-pub(super) enum Fault {
-    /// The file is malformed.
-    Malformed(String),
-    /// An id would need far more memory than the file has bytes.
-    LargeId(u64),
-}
-
-impl From<serde_json::Error> for Fault {
-    fn from(error: serde_json::Error) -> Self {
-        Self::Malformed(error.to_string())
-    }
-}
-
-/// Reads the tokenizer of a `tokenizer.json`.
-pub(super) fn read(json: &str) -> Result<Tokenizer, Fault> {
+/// Reads the tokenizer of a `tokenizer.json`; errors show `path`.
+pub(super) fn read(json: &str, path: &Path) -> Result<Tokenizer, TokenizerError> {
+    let malformed = |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
     let outline: Outline = serde_json::from_str(json).map_err(|error| {
-        Fault::Malformed(match error.is_data() {
+        malformed(match error.is_data() {
             true => "it is JSON, but without a `model`, which holds the vocabulary".to_owned(),
             false => format!("not JSON: {error}"),
         })
     })?;
     let Outline { model, added_tokens } = outline;
-    let Some(vocab) = model.get("vocab") else {
-        return Err(Fault::Malformed("its `model` has no `vocab`".to_owned()));
-    };
+    let vocab = model.get("vocab").ok_or_else(|| malformed("its `model` has no `vocab`".to_owned()))?;
     let largest = vocab.largest.max(added_tokens.map_or(0, |tokens| tokens.largest));
     // The library allocates lists as long as the largest id.
     if largest > MAX_IDS.max(json.len() as u64) {
-        return Err(Fault::LargeId(largest));
+        let reason = format!("it has the id {largest}, and is much too short for so many tokens");
+        return Err(TokenizerError::Unsupported { path: path.to_owned(), reason });
     }
     let has_more = model.keys().any(|key| !MODEL_KEYS.contains(&key.as_str()));
-    Ok(match model.get("type").and_then(|kind| kind.text.as_deref()) {
-        _ if has_more => serde_json::from_str(json)?,
-        Some("BPE") => with_model::<BPE>(json)?,
-        None if model.contains_key("merges") => with_model::<BPE>(json)?,
-        Some("WordPiece") => with_model::<WordPiece>(json)?,
-        Some("WordLevel") => with_model::<WordLevel>(json)?,
-        Some("Unigram") => with_model::<Unigram>(json)?,
-        _ => serde_json::from_str(json)?,
-    })
+    let read = match model.get("type").and_then(|kind| kind.text.as_deref()) {
+        _ if has_more => serde_json::from_str(json),
+        Some("BPE") => with_model::<BPE>(json),
+        None if model.contains_key("merges") => with_model::<BPE>(json),
+        Some("WordPiece") => with_model::<WordPiece>(json),
+        Some("WordLevel") => with_model::<WordLevel>(json),
+        Some("Unigram") => with_model::<Unigram>(json),
+        _ => serde_json::from_str(json),
+    };
+    read.map_err(|error| malformed(error.to_string()))
 }
 
 /// Reads a file with this kind of model, parsing its text once without keeping it.

@@ -37,7 +37,6 @@ pub use stream::DecodeStream;
 pub use train::{END_OF_TEXT, WordCounter};
 
 use config_json::TokenizerConfigJson;
-use file::Fault;
 use library::{Encoder, Library};
 
 /// Converts text to token ids and back. Cheap to clone, and safe to share between threads.
@@ -141,13 +140,7 @@ impl Tokenizer {
     /// # Errors
     /// If it is not a tokenizer that can be used here.
     pub fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
-        let library = file::read(&text).map_err(|fault| match fault {
-            Fault::Malformed(reason) => TokenizerError::Malformed { path: path.to_owned(), reason },
-            Fault::LargeId(id) => {
-                let reason = format!("it has the id {id}, and is much too short for so many tokens");
-                TokenizerError::Unsupported { path: path.to_owned(), reason }
-            }
-        })?;
+        let library = file::read(&text, path)?;
         if let Some(kind) = table::kind_of(&library) {
             return Ok(Self::made_here(library, kind));
         }

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ahash::AHashMap;
+use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::{ModelWrapper, SplitDelimiterBehavior};
@@ -85,10 +86,9 @@ impl WordEncoder {
 /// Added tokens that match anywhere in a text, such as `<|endoftext|>`.
 #[derive(Debug)]
 struct AddedTokens {
-    /// Longer ones before shorter ones: at one position, the longest match wins.
-    tokens: Vec<(Box<str>, u32)>,
-    /// The first bytes of all tokens.
-    begins: [bool; 256],
+    search: AhoCorasick,
+    /// The id of each pattern.
+    ids: Vec<u32>,
 }
 
 impl AddedTokens {
@@ -100,25 +100,17 @@ impl AddedTokens {
         if !is_one_search || !tokens.iter().all(|(_, token)| is_plain(token)) {
             return None;
         }
-        let mut begins = [false; 256];
-        let mut tokens: Vec<(Box<str>, u32)> =
-            tokens.iter().map(|(id, token)| (token.content.as_str().into(), *id)).collect();
-        tokens.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
-        for (content, _) in &tokens {
-            begins[usize::from(content.as_bytes()[0])] = true;
-        }
-        Some(Self { tokens, begins })
+        let contents = tokens.iter().map(|(_, token)| &token.content);
+        let search = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents).ok()?;
+        Some(Self { search, ids: tokens.iter().map(|(id, _)| *id).collect() })
     }
 
     /// The text before the leftmost, longest token match, the token, and the text after it.
     fn split<'a>(&self, text: &'a str) -> (&'a str, Option<u32>, &'a str) {
-        let begins = |(_, byte): &(usize, &u8)| self.begins[usize::from(**byte)];
-        let found = text.as_bytes().iter().enumerate().filter(begins).find_map(|(at, _)| {
-            let here = &text.as_bytes()[at..];
-            let (content, id) = self.tokens.iter().find(|(content, _)| here.starts_with(content.as_bytes()))?;
-            Some((&text[..at], Some(*id), &text[at + content.len()..]))
-        });
-        found.unwrap_or((text, None, ""))
+        match self.search.find(text) {
+            Some(found) => (&text[..found.start()], Some(self.ids[found.pattern().as_usize()]), &text[found.end()..]),
+            None => (text, None, ""),
+        }
     }
 }
 
