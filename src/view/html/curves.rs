@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::view::escape::escape;
 use crate::view::html::Fragment;
-use crate::view::svg::chart::{CUT, Chart, STEPS, Series};
+use crate::view::svg::chart::{Chart, STEPS, Series};
 use crate::view::svg::plot::{self, Axis, legend_entry};
 
 const STYLE: &str = include_str!("../assets/curves.css");
@@ -41,16 +41,11 @@ impl Chart {
         let mut series = self.thinned_series(THINNED);
         series.retain(|series| !series.points.is_empty());
         let listed = self.listed(&series.iter().collect::<Vec<_>>());
-        let entry = |(name, of): &(String, Vec<usize>)| legend_entry(&format!("line {}", series[of[0]].class), name);
-        let legend: String = match &listed[..] {
-            [_] => String::new(), // the title says it
-            several => several.iter().map(entry).collect(),
-        };
-        let cut = if self.is_cut() { format!("<span>{CUT}</span>") } else { String::new() };
+        let legend: String = self.legend().iter().map(|(class, name)| legend_entry(class, name)).collect();
         let html = format!(
             "<figure data-chart=\"{}\">\n\
              <figcaption><span class=\"what\">{title}<span class=\"unit\">{unit}</span></span>\
-             <span class=\"legend\">{legend}{cut}</span></figcaption>\n<output></output>\n{}</figure>\n",
+             <span class=\"legend\">{legend}</span></figcaption>\n<output></output>\n{}</figure>\n",
             escape(&self.id),
             sizes.iter().map(|size| self.svg(*size)).collect::<String>(),
         );

@@ -1,15 +1,18 @@
 //! Charts of curves: scales, curves, a marked point and a legend.
 
-use crate::view::svg::plot::{N_SERIES, Plot, Point, ends, margin, text_width, thinned};
+use crate::view::svg::plot::{Axis, N_SERIES, Plot, Point, ends, margin, text_width, thinned};
 use crate::view::svg::{self, Anchor, Drawing, plot};
 
 /// The most points of a curve with dots.
 const MOST_DOTS: usize = 60;
 /// The number of widths of curves behind others.
 const MOST_BEHIND: usize = 5;
-/// Room for the numbers on the left.
+/// Room for the numbers on the left and below, for half of the last one, and for half of the topmost.
 const LEFT: f64 = 48.0;
-pub(crate) const CUT: &str = "higher values are drawn at the upper edge";
+const BELOW: f64 = 26.0;
+const RIGHT: f64 = 20.0;
+const ABOVE: f64 = 8.0;
+const CUT: &str = "higher values are drawn at the upper edge";
 
 /// The meaning of the places of points, which are whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -202,7 +205,8 @@ impl Chart {
         ends(self.numbers().filter(|number| *number <= self.ceiling))
     }
 
-    pub fn plot(&self, size: [f64; 2]) -> Plot {
+    /// The axes of a picture of this size.
+    pub fn plot(&self, [width, height]: [f64; 2]) -> Plot {
         // Even with no number below the ceiling there is an axis.
         let [low, high] = self.ends().unwrap_or([0.0, 1.0]);
         let low = if self.from_zero { low.min(0.0) } else { low };
@@ -212,8 +216,9 @@ impl Chart {
         let last_step = last.map(|point| point.0).max().unwrap_or(0).max(1);
         let factor = self.across.factor;
         Plot {
+            x: Axis { domain: [0.0, last_step as f64 * factor], range: [LEFT, width - RIGHT] },
+            y: Axis { domain: [bottom, self.top.unwrap_or(high + margin)], range: [height - BELOW, ABOVE] },
             factor,
-            ..Plot::new(size, LEFT, [0.0, last_step as f64 * factor], [bottom, self.top.unwrap_or(high + margin)])
         }
     }
 

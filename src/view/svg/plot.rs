@@ -13,11 +13,6 @@ pub(crate) const FIGURE_SCRIPT: &str = include_str!("../assets/figure.js");
 /// everyone.
 pub(crate) const N_SERIES: usize = 6;
 
-/// Room for the numbers below, for half of the last one, and for half of the topmost.
-const BELOW: f64 = 26.0;
-const RIGHT: f64 = 20.0;
-const ABOVE: f64 = 8.0;
-
 /// A step and the number measured there.
 pub(crate) type Point = (u64, f64);
 
@@ -31,15 +26,6 @@ pub(crate) struct Plot {
 }
 
 impl Plot {
-    /// A plot in a picture of this size, with `left` pixels for the numbers on the left.
-    pub fn new([width, height]: [f64; 2], left: f64, steps: [f64; 2], numbers: [f64; 2]) -> Self {
-        Self {
-            x: Axis { domain: steps, range: [left, width - RIGHT] },
-            y: Axis { domain: numbers, range: [height - BELOW, ABOVE] },
-            factor: 1.0,
-        }
-    }
-
     /// The position of a point, clamped to the plot's range of numbers.
     pub fn position(&self, (step, number): Point) -> [f64; 2] {
         let number = number.clamp(self.y.domain[0], self.y.domain[1]);
@@ -206,12 +192,11 @@ pub(crate) fn text_width(line: &str) -> f64 {
     6.6 * line.chars().count() as f64
 }
 
-/// A legend entry in a page: a line of this class, and its name.
+/// A legend entry in a page: a line of this class, if there is one, and its name.
 pub(crate) fn legend_entry(class: &str, name: &str) -> String {
-    format!(
-        "<span><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"{class}\" d=\"M1 5H19\"/></svg>{}</span>",
-        escape(name)
-    )
+    let path = format!("<path class=\"{class}\" d=\"M1 5H19\"/>");
+    let sample = format!("<svg viewBox=\"0 0 20 10\" aria-hidden=\"true\">{path}</svg>");
+    format!("<span>{}{}</span>", if class.is_empty() { "" } else { &sample }, escape(name))
 }
 
 /// A legend of classes and names in lines of at most this width; an entry without a class has no sample.
