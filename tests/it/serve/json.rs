@@ -7,7 +7,7 @@ use tinderbox::tokenizer::Tokenizer;
 
 use crate::fixtures::list;
 
-use super::{Host, config, joined, letters, model, text};
+use super::{Host, changed, config, joined, letters, model, text};
 
 /// Whether a value matches the schema: an implementation of JSON Schema that is independent of grammars.
 fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
@@ -170,17 +170,11 @@ fn json_is_batched_streamed_and_cut_like_any_completion() {
     });
     assert_eq!(alone["choices"], beside["choices"]);
     assert!(list(&alone["choices"]).iter().any(|choice| choice["finish_reason"] == "stop"), "{alone}");
-    let mut streamed = body.clone();
-    streamed["stream"] = true.into();
-    let events = host.post("/v1/completions", &streamed).events();
+    let events = host.post("/v1/completions", &changed(&body, json!({"stream": true}))).events();
     for (i, (streamed, _, finish)) in joined(&events, 3, "/text").into_iter().enumerate() {
         assert_eq!((streamed.as_str(), &finish), (text(&alone, i), &alone["choices"][i]["finish_reason"]));
     }
-    let with = |field: &str, value: Value| {
-        let mut body = body.clone();
-        body[field] = value;
-        host.complete(&body)
-    };
+    let with = |field: &str, value: Value| host.complete(&changed(&body, json!({field: value})));
     let whole = text(&alone, 0).to_owned();
     let cut = with("max_tokens", json!(1));
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
@@ -221,12 +215,9 @@ fn unsupported_formats_are_rejected() {
         (schema(json!({"items": {"not": {"type": "null"}}})), "\"not\""),
         (json!({"type": "json_object", "schema": {"items": {"contains": {}}}}), "contains"),
     ] {
-        let body = json!({"prompt": "a", "response_format": format});
-        let error = host.post("/v1/completions", &body).error(400);
-        assert_eq!(error["param"], "response_format");
+        let error = host.refuse("/v1/completions", &json!({"prompt": "a"}), "response_format", format);
         assert!(error["message"].as_str().expect("the value is a string").contains(part), "{error}");
     }
     let body = json!({"model": "letters", "prompt": "a", "response_format": {"type": "json_object"}});
-    let error = host.post("/v1/completions", &body).error(400);
-    assert!(error["message"].as_str().expect("the value is a string").contains("its vocabulary has no '{'"), "{error}");
+    assert!(host.post("/v1/completions", &body).message(400).contains("its vocabulary has no '{'"));
 }

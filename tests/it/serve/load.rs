@@ -11,26 +11,6 @@ use super::{Host, Response, ask, beside, http};
 use crate::fixtures::Folder;
 
 #[test]
-fn oversized_requests_are_rejected() {
-    let host = Host::new(1);
-    let scored = |n_prompts: usize| json!({"prompt": vec!["abcdefgh"; n_prompts], "echo": true, "logprobs": 20});
-    let mut body = scored(1024);
-    body["max_tokens"] = 100.into();
-    let error = host.post("/v1/completions", &body).error(400);
-    assert_eq!(error["param"], "logprobs", "{error}");
-    for (path, field, body) in [
-        ("/v1/completions", "stop", json!({"prompt": "a", "stop": "a".repeat(257)})),
-        ("/v1/completions", "stop", json!({"prompt": "a", "stop": ["b", "a".repeat(257)]})),
-        ("/v1/completions", "prompt", json!({"prompt": "a".repeat((1 << 20) + 1)})),
-        ("/v1/inspect", "prompt", json!({"prompt": "a".repeat((1 << 20) + 1)})),
-        ("/tokenize", "content", json!({"content": "a".repeat((1 << 20) + 1)})),
-    ] {
-        assert_eq!(host.post(path, &body).error(400)["param"], field);
-    }
-    host.complete(&json!({"prompt": "a", "stop": "a".repeat(256)}));
-}
-
-#[test]
 fn long_work_does_not_delay_health() {
     let host = Host::new(4);
     let n = beside(host.address, || {

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
 use tinderbox::generate::Generator;
 use tinderbox::model::Gpt;
@@ -110,6 +110,14 @@ impl Host {
 
     fn complete(&self, body: &Value) -> Value {
         self.post("/v1/completions", body).json(200)
+    }
+
+    /// Checks that a field with this value is rejected by an error that names it.
+    fn refuse(&self, path: &str, valid: &Value, field: &str, value: Value) -> Value {
+        let body = changed(valid, json!({field: value}));
+        let error = self.post(path, &body).error(400);
+        assert_eq!(error["param"], field, "{path} {body:.300}: {error}");
+        error
     }
 
     /// The value of a line in `/metrics`.
@@ -209,6 +217,11 @@ impl Response {
         error.clone()
     }
 
+    /// The message of the error of a rejected request.
+    fn message(&self, status: u16) -> String {
+        self.error(status)["message"].as_str().expect("an error has a message").to_owned()
+    }
+
     /// The events of a stream except the last, `[DONE]`.
     fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{self:?}");
@@ -255,6 +268,15 @@ fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
         }
         bytes = &bytes[end + 2 + size + 2..];
     }
+}
+
+/// A request with other fields.
+fn changed(body: &Value, fields: Value) -> Value {
+    let mut body = body.clone();
+    for (name, value) in fields.as_object().expect("the fields are an object") {
+        body[name] = value.clone();
+    }
+    body
 }
 
 /// The completion that the library generates with these settings.

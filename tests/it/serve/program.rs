@@ -10,7 +10,7 @@ use crate::fixtures::{Folder, Started, list};
 /// Starts the program with these arguments; returns it with the port that it listens on.
 pub fn program(folder: &Folder, args: &[&str]) -> (Started, u16) {
     let mut server = folder.start(&[&["serve", "--port", "0"], args].concat());
-    let line = server.find_line("serving ");
+    let line = server.wait_for("serving ");
     let port = line.trim().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     (server, port.unwrap_or_else(|| panic!("{line}")))
 }

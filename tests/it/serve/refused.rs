@@ -16,34 +16,80 @@ use super::{Host, Response, chatting, generated, http, letters, model, text, tok
 
 #[test]
 fn invalid_fields_are_named() {
-    let host = Host::new(1);
+    let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
+    let text = json!({"prompt": "abc"});
+    let chat = json!({"messages": [{"role": "user", "content": "abc"}]});
+    let response = json!({"input": "a"});
+    let scored = json!({"prompt": vec!["abcdefgh"; 1024], "echo": true, "max_tokens": 100});
+    let long = || json!("a".repeat((1 << 20) + 1));
+    let parts = |kind: &str| json!([{"role": "user", "content": [{"type": kind, "image_url": "a"}]}]);
+    let integer = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
     // Rules beyond the schemas of `/openapi.json`, whose fields `document_matches_the_accepted_values` tries.
-    for (field, value) in [
-        ("max_tokens", json!(1_000_000)),
-        ("n", json!(5000)),
-        ("stop", json!("")),
-        ("stop", json!([1])),
-        ("stream_options", json!({"include_usage": true})), // without `stream`
-        ("logit_bias", json!({"11": 1})),
-        ("logit_bias", json!({"1": 101})),
-        ("prompt", Value::Null),
-        ("prompt", json!("")),
-        ("prompt", json!([])),
-        ("prompt", json!([[]])),
-        ("prompt", json!("xyz")),
-        ("prompt", json!([11])),
-        ("prompt", json!([1, "a"])),
-        ("prompt", json!(["a", 1])),
-        ("prompt", json!({"a": 1})),
-        ("suffix", json!("end")),
-        ("best_of", json!(2)),
-        ("tools", json!([])),
+    for (path, valid, field, value) in [
+        ("/v1/completions", &text, "max_tokens", json!(1_000_000)),
+        ("/v1/completions", &text, "n", json!(5000)),
+        ("/v1/completions", &text, "stop", json!("")),
+        ("/v1/completions", &text, "stop", json!([1])),
+        ("/v1/completions", &text, "stop", json!("a".repeat(257))),
+        ("/v1/completions", &text, "stop", json!(["b", "a".repeat(257)])),
+        ("/v1/completions", &text, "stream_options", json!({"include_usage": true})), // without `stream`
+        ("/v1/completions", &text, "logit_bias", json!({"11": 1})),
+        ("/v1/completions", &text, "logit_bias", json!({"1": 101})),
+        ("/v1/completions", &scored, "logprobs", json!(20)),
+        ("/v1/completions", &text, "prompt", Value::Null),
+        ("/v1/completions", &text, "prompt", json!("")),
+        ("/v1/completions", &text, "prompt", json!([])),
+        ("/v1/completions", &text, "prompt", json!([[]])),
+        ("/v1/completions", &text, "prompt", json!("xyz")),
+        ("/v1/completions", &text, "prompt", json!([11])),
+        ("/v1/completions", &text, "prompt", json!([1, "a"])),
+        ("/v1/completions", &text, "prompt", json!(["a", 1])),
+        ("/v1/completions", &text, "prompt", json!({"a": 1})),
+        ("/v1/completions", &text, "prompt", long()),
+        ("/v1/completions", &text, "suffix", json!("end")),
+        ("/v1/completions", &text, "best_of", json!(2)),
+        ("/v1/completions", &text, "tools", json!([])),
+        ("/v1/chat/completions", &chat, "messages", json!([])),
+        ("/v1/chat/completions", &chat, "messages", json!([{"content": "a"}])),
+        ("/v1/chat/completions", &chat, "tools", json!([{}])),
+        ("/v1/chat/completions", &chat, "top_logprobs", json!(1)),
+        ("/v1/chat/completions", &chat, "max_tokens", json!(0)),
+        ("/v1/chat/completions", &chat, "echo", json!(true)),
+        ("/apply-template", &chat, "add_generation_prompt", json!(1)),
+        ("/v1/responses", &response, "input", json!([])),
+        ("/v1/responses", &response, "input", json!([{"type": "function_call_output", "call_id": "1", "output": "a"}])),
+        ("/v1/responses", &response, "input", parts("input_image")),
+        ("/v1/responses", &response, "input", json!("xyz")),
+        ("/v1/responses", &response, "tools", json!([{"type": "web_search"}])),
+        ("/v1/responses", &response, "previous_response_id", json!("resp_1")),
+        ("/v1/responses", &response, "top_p", json!(0)),
+        ("/v1/responses", &response, "text", json!({"format": integer})),
+        ("/v1/embeddings", &response, "input", json!([])),
+        ("/v1/embeddings", &response, "dimensions", json!(4)),
+        ("/v1/embeddings", &response, "encoding_format", json!("int8")),
+        ("/v1/inspect", &text, "prompt", json!("")),
+        ("/v1/inspect", &text, "prompt", json!(["abc"])),
+        ("/v1/inspect", &text, "prompt", json!("xyz")),
+        ("/v1/inspect", &text, "prompt", json!("a".repeat(33))),
+        ("/v1/inspect", &text, "prompt", long()),
+        ("/v1/inspect", &text, "layer", json!(2)),
+        ("/v1/inspect", &text, "head", json!(-1)),
+        ("/v1/inspect", &text, "range", json!([1, 1])),
+        ("/v1/inspect", &text, "range", json!([0, 4])),
+        ("/v1/inspect", &text, "range", json!([0])),
+        ("/v1/inspect", &text, "ablate", json!([[2, 0]])),
+        ("/v1/inspect", &text, "ablate", json!([[0, 2]])),
+        ("/v1/inspect", &text, "ablate", json!([0, 1])),
+        ("/v1/inspect", &text, "attribution", json!(3)),
+        ("/v1/inspect", &text, "max_tokens", json!(513)),
+        ("/v1/inspect", &text, "stream", json!(true)),
+        ("/tokenize", &json!({}), "content", long()),
+        ("/tokenize", &json!({}), "content", json!("x")),
+        ("/detokenize", &json!({}), "tokens", json!([11])),
     ] {
-        let mut body = json!({"prompt": "abc"});
-        body[field] = value;
-        let error = host.post("/v1/completions", &body).error(400);
-        assert_eq!(error["param"], field, "{body}: {error}");
+        host.refuse(path, valid, field, value);
     }
+    host.complete(&json!({"prompt": "a", "stop": "a".repeat(256)}));
     let error = host.post("/v1/completions", &json!({"prompt": "a".repeat(33)})).error(400);
     assert_eq!(error["code"], "context_length_exceeded");
     assert_eq!(error["message"], "`prompt` has 33 tokens, and the context of `letters` holds 32");
@@ -74,7 +120,7 @@ fn errors_have_the_documented_status() {
     host.get("/../Cargo.toml").error(404);
     host.get("/v1/completions").error(405);
     let chat = json!({"messages": [{"role": "user", "content": "abc"}]});
-    assert!(host.post("/v1/chat/completions", &chat).error(400)["message"].as_str().unwrap().contains("chat template"));
+    assert!(host.post("/v1/chat/completions", &chat).message(400).contains("chat template"));
     let large = vec![b' '; 10 << 20];
     host.request("POST", "/v1/completions", "", &large).error(413);
     for body in [&b""[..], b"{", b"[]", b"\xff\xfe", b"{\"prompt\": \"a\"} x", "[".repeat(100_000).as_bytes()] {
@@ -93,8 +139,6 @@ fn errors_have_the_documented_status() {
     assert_eq!(tokens["tokens"], json!([5, 0, 2, 4]));
     let content = host.post("/detokenize", &json!({"tokens": tokens["tokens"]})).json(200);
     assert_eq!(content["content"], "face");
-    host.post("/tokenize", &json!({"content": "x"})).error(400);
-    host.post("/detokenize", &json!({"tokens": [11]})).error(400);
 }
 
 #[test]
@@ -290,9 +334,7 @@ fn document_matches_the_accepted_values() {
         for (field, schema) in schema(name) {
             n_fields += 1;
             for value in invalid_for(&schema) {
-                let mut body = with_stream(&field, valid.clone());
-                body[&field] = value;
-                assert_eq!(host.post(path, &body).error(400)["param"], field, "{body}");
+                host.refuse(path, &with_stream(&field, valid.clone()), &field, value);
             }
             // The ends of the range, and the values that mean unset.
             let most = schema["maximum"].clone();

@@ -75,24 +75,3 @@ fn response_equals_the_answer_of_a_chat() {
     }
     assert_eq!(statuses.len(), 2, "some answers are cut, and some end");
 }
-
-#[test]
-fn unsupported_fields_of_responses_are_rejected() {
-    let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
-    for (field, value) in [
-        ("input", json!([])),
-        ("input", json!([{"type": "function_call_output", "call_id": "1", "output": "a"}])),
-        ("input", json!([{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}])),
-        ("input", json!("xyz")),
-        ("tools", json!([{"type": "web_search"}])),
-        ("previous_response_id", json!("resp_1")),
-        ("top_p", json!(0)),
-    ] {
-        let mut body = json!({"input": "a"});
-        body[field] = value;
-        assert_eq!(host.post("/v1/responses", &body).error(400)["param"], field, "{body}");
-    }
-    let format = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
-    let error = host.post("/v1/responses", &json!({"input": "a", "text": {"format": format}})).error(400);
-    assert!(error["message"].as_str().expect("the value is a string").contains("its vocabulary has no '{'"), "{error}");
-}

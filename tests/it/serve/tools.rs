@@ -6,7 +6,7 @@ use tinderbox::tokenizer::Tokenizer;
 use crate::fixtures::list;
 
 use super::json::random;
-use super::{Host, chatting, letters, model};
+use super::{Host, changed, chatting, letters, model};
 
 /// Like Qwen's template.
 const TEMPLATE: &str = "{%- if tools %}{{- '<|im_start|>system\n' }}{%- for tool in tools %}{{- tool | tojson }}\
@@ -34,9 +34,7 @@ fn request() -> Value {
 }
 
 fn with(field: &str, value: Value) -> Value {
-    let mut body = request();
-    body[field] = value;
-    body
+    changed(&request(), json!({field: value}))
 }
 
 #[test]
@@ -82,11 +80,9 @@ fn required_call_is_returned_and_streamed() {
 #[test]
 fn template_receives_tools_and_earlier_calls() {
     let host = host();
-    let n_tokens = |mut body: Value| {
-        body["max_tokens"] = 1.into();
-        host.post("/v1/chat/completions", &body).json(200)["usage"]["prompt_tokens"]
-            .as_u64()
-            .expect("the value is a number")
+    let n_tokens = |body: Value| {
+        let answer = host.post("/v1/chat/completions", &changed(&body, json!({"max_tokens": 1}))).json(200);
+        answer["usage"]["prompt_tokens"].as_u64().expect("the value is a number")
     };
     let mut plain = request();
     plain.as_object_mut().expect("the value is an object").remove("tools");
@@ -114,16 +110,12 @@ fn invalid_tools_are_rejected() {
         ("tool_choice", json!("weather")),
         ("tool_choice", json!({"type": "function", "function": {"name": "other"}})),
     ] {
-        assert_eq!(host.post("/v1/chat/completions", &with(field, value)).error(400)["param"], field);
+        host.refuse("/v1/chat/completions", &request(), field, value);
     }
     let mut body = with("tools", json!([tool("f", json!({"type": "object", "dependentRequired": {}}))]));
     assert_eq!(host.post("/v1/chat/completions", &body).status, 200, "only a required call needs a supported schema");
     body["tool_choice"] = "required".into();
     assert_eq!(host.post("/v1/chat/completions", &body).error(400)["param"], "tools");
     let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
-    let error = host.post("/v1/chat/completions", &with("model", json!("letters"))).error(400);
-    assert!(
-        error["message"].as_str().expect("the value is a string").contains("has no tools that are called as"),
-        "{error}"
-    );
+    assert!(host.post("/v1/chat/completions", &request()).message(400).contains("has no tools that are called as"));
 }
