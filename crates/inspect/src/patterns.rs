@@ -14,31 +14,6 @@ const NEAR: usize = 4;
 /// From this mass on, a head mostly attends to one kind of token: no other kind can have as much.
 const MOSTLY: f64 = 0.5;
 
-/// A running mean.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum: f64,
-    n: usize,
-}
-
-impl Mean {
-    fn merge(&mut self, other: Self) {
-        self.sum += other.sum;
-        self.n += other.n;
-    }
-
-    /// `None` if nothing was counted.
-    fn value(self) -> Option<f64> {
-        (self.n > 0).then(|| self.sum / self.n as f64)
-    }
-}
-
-impl FromIterator<f64> for Mean {
-    fn from_iter<I: IntoIterator<Item = f64>>(numbers: I) -> Self {
-        numbers.into_iter().fold(Self::default(), |Self { sum, n }, x| Self { sum: sum + x, n: n + 1 })
-    }
-}
-
 /// The tolerance of a row's sum, which accepts maps printed with two digits.
 const ROW_TOLERANCE: f64 = 0.02;
 
@@ -68,20 +43,27 @@ impl<'a> HeadMap<'a> {
         Self(rows)
     }
 
-    /// The mean of `f` over the rows that see more than one key.
-    fn mean(&self, f: impl Fn(&[f32]) -> f64) -> Mean {
-        self.0.iter().filter(|row| row.len() > 1).map(|row| f(row)).collect()
+    /// The total of `f` over the rows that see more than one key.
+    fn total(&self, f: impl Fn(&[f32]) -> f64) -> Total {
+        summed(self.0.iter().filter(|row| row.len() > 1).map(|row| f(row)))
     }
 
-    /// The mean attention to keys with `is_meant(query, key)`, over the rows that see such a key and another.
-    fn mass(&self, is_meant: impl Fn(usize, usize) -> bool) -> Mean {
+    /// The total attention to keys with `is_meant(query, key)`, over the rows that see such a key and another.
+    fn mass(&self, is_meant: impl Fn(usize, usize) -> bool) -> Total {
         let of_row = |(query, row): (usize, &&[f32])| {
             let meant = (0..row.len()).filter(|key| is_meant(query, *key));
             let (sum, n) = meant.fold((0.0, 0), |(sum, n), key| (sum + f64::from(row[key]), n + 1));
             (1..row.len()).contains(&n).then_some(sum)
         };
-        self.0.iter().enumerate().filter_map(of_row).collect()
+        summed(self.0.iter().enumerate().filter_map(of_row))
     }
+}
+
+/// A sum and the number of its summands.
+type Total = (f64, usize);
+
+fn summed(numbers: impl Iterator<Item = f64>) -> Total {
+    numbers.fold((0.0, 0), |(sum, n), x| (sum + x, n + 1))
 }
 
 fn entropy_bits(row: &[f32]) -> f64 {
@@ -197,7 +179,7 @@ impl fmt::Display for HeadKind {
 
 /// [`HeadScores`] being accumulated, in field order: means over the rows of several maps.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally([Mean; 10]);
+pub(super) struct Tally([Total; 10]);
 
 impl Tally {
     /// Counts a map of a text with these tokens.
@@ -207,27 +189,32 @@ impl Tally {
             row.iter().map(|weight| f64::from(*weight).min(even)).sum()
         };
         let near = NEAR.min(ids.len() / 4).max(1);
-        let means = [
-            map.mean(entropy_bits),
-            map.mean(|row| entropy_bits(row) / (row.len() as f64).log2()),
-            map.mean(even),
-            map.mean(|row| f64::from(row.iter().copied().fold(0.0, f32::max))),
+        let totals = [
+            map.total(entropy_bits),
+            map.total(|row| entropy_bits(row) / (row.len() as f64).log2()),
+            map.total(even),
+            map.total(|row| f64::from(row.iter().copied().fold(0.0, f32::max))),
             map.mass(|query, key| key == query),
             map.mass(|query, key| key + 1 == query),
             map.mass(|_, key| key == 0),
             map.mass(|query, key| query.abs_diff(key) <= near),
             map.mass(|query, key| key < query && ids[key] == ids[query]),
         ];
-        self.0.iter_mut().zip(means).for_each(|(sum, mean)| sum.merge(mean));
+        (0..).zip(totals).for_each(|(score, total)| self.count(score, total));
     }
 
     /// Counts a map of a sequence that repeats after `period` distinct tokens.
     pub(super) fn add_repeated(&mut self, map: &HeadMap<'_>, period: usize) {
-        self.0[9].merge(map.mass(|query, key| query >= period && key + period == query + 1));
+        self.count(9, map.mass(|query, key| query >= period && key + period == query + 1));
+    }
+
+    fn count(&mut self, score: usize, (sum, n): Total) {
+        self.0[score].0 += sum;
+        self.0[score].1 += n;
     }
 
     pub(super) fn scores(&self) -> HeadScores {
-        let mut values = self.0.iter().map(|mean| mean.value());
+        let mut values = self.0.iter().map(|(sum, n)| (*n > 0).then(|| sum / *n as f64));
         let mut next = || values.next().flatten();
         HeadScores {
             entropy_bits: next(),

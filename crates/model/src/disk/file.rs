@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The size of the buffer for reading, in bytes.
@@ -173,17 +173,10 @@ impl<W: Write> Write for Summed<W> {
 }
 
 /// The CRC-32C of everything from the current position to the end of the file.
-pub fn crc32c_of(mut file: impl Read) -> io::Result<u32> {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut crc32c = 0;
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(crc32c),
-            Ok(n) => crc32c = crc32c::crc32c_append(crc32c, &buffer[..n]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+pub fn crc32c_of(file: impl Read) -> io::Result<u32> {
+    let mut summed = Summed::new(io::sink());
+    io::copy(&mut BufReader::with_capacity(BUFFER_BYTES, file), &mut summed)?;
+    Ok(summed.crc32c)
 }
 
 #[cfg(test)]
