@@ -115,7 +115,7 @@ fn whole_if_it_is(number: f64) -> Value {
 
 /// Reads the cap of logits.
 fn read_caps(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
-    model.logit_softcap = keys.get("final_logit_softcapping").is_some().then(|| keys.number("final_logit_softcapping"));
+    model.logit_softcap = keys.optional_number("final_logit_softcapping");
     keys.none("attn_logit_softcapping", "scores without a cap are supported");
 }
 

@@ -23,59 +23,57 @@ impl<'a> ConfigJson<'a> {
         self.map.contains_key(key)
     }
 
-    /// A required size.
-    pub(crate) fn size(&mut self, key: &str) -> usize {
+    /// The value of a key as `read` understands it; the default if the key is missing or null, or after a problem.
+    fn read_or<T>(&mut self, key: &str, default: T, expected: &str, read: impl Fn(&Value) -> Option<T>) -> T {
+        let Some(value) = self.get(key) else { return default };
+        read(value).unwrap_or_else(|| {
+            self.problem(key, value, &format!("{expected} is expected"));
+            default
+        })
+    }
+
+    /// Reports a required key that is missing or null.
+    fn require(&mut self, key: &str) {
         if self.get(key).is_none() {
             self.problems.push(format!("{key} is missing"));
-            return 1;
         }
+    }
+
+    /// A required size.
+    pub(crate) fn size(&mut self, key: &str) -> usize {
+        self.require(key);
         self.size_or(key, 1)
     }
 
     pub(crate) fn size_or(&mut self, key: &str, default: usize) -> usize {
-        let Some(value) = self.get(key) else { return default };
-        let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
-        size.unwrap_or_else(|| {
-            self.problem(key, value, "a whole number above 0 is expected");
-            1
-        })
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| *size > 0);
+        self.read_or(key, default, "a whole number above 0", size)
     }
 
     pub(crate) fn number_or(&mut self, key: &str, default: f64) -> f64 {
-        let Some(value) = self.get(key) else { return default };
-        number(value).unwrap_or_else(|| {
-            self.problem(key, value, "a number is expected");
-            default
-        })
+        self.read_or(key, default, "a number", number)
     }
 
     /// A required number.
     pub(crate) fn number(&mut self, key: &str) -> f64 {
-        if self.get(key).is_none() {
-            self.problems.push(format!("{key} is missing"));
-        }
+        self.require(key);
         self.number_or(key, 1.0)
+    }
+
+    /// A number; `None` if the key is missing or null.
+    pub(crate) fn optional_number(&mut self, key: &str) -> Option<f64> {
+        self.get(key)?;
+        Some(self.number(key))
     }
 
     /// A required list of numbers.
     pub(crate) fn numbers(&mut self, key: &str) -> Vec<f64> {
-        let Some(value) = self.get(key) else {
-            self.problems.push(format!("{key} is missing"));
-            return Vec::new();
-        };
-        let numbers = value.as_array().and_then(|all| all.iter().map(number).collect());
-        numbers.unwrap_or_else(|| {
-            self.problem(key, value, "a list of numbers is expected");
-            Vec::new()
-        })
+        self.require(key);
+        self.read_or(key, Vec::new(), "a list of numbers", |value| value.as_array()?.iter().map(number).collect())
     }
 
     pub(crate) fn flag_or(&mut self, key: &str, default: bool) -> bool {
-        let Some(value) = self.get(key) else { return default };
-        value.as_bool().unwrap_or_else(|| {
-            self.problem(key, value, "true or false is expected");
-            default
-        })
+        self.read_or(key, default, "true or false", Value::as_bool)
     }
 
     /// A key that must be missing, null or equal to `expected`.

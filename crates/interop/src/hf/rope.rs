@@ -109,28 +109,27 @@ fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeSc
                     keys.problem(name, value, "it has to be left out");
                 }
             }
-            let is_given = keys.get("attention_factor").is_some();
             Some(RopeScaling::Yarn {
                 factor: keys.number("factor"),
                 original_context_length: original_context_length(keys, original),
                 beta_fast: keys.number_or("beta_fast", RopeScaling::beta_fast()),
                 beta_slow: keys.number_or("beta_slow", RopeScaling::beta_slow()),
-                attention_factor: is_given.then(|| keys.number("attention_factor")),
+                attention_factor: keys.optional_number("attention_factor"),
             })
         }
         Some("longrope" | "su") => {
             for name in ["short_mscale", "long_mscale"] {
                 keys.none(name, "it has to be left out");
             }
-            let is_given = keys.get("attention_factor").is_some();
-            if !is_given {
+            let attention_factor = keys.optional_number("attention_factor");
+            if attention_factor.is_none() {
                 keys.none("factor", "it is supported beside attention_factor only");
             }
             Some(RopeScaling::Longrope {
                 short_factors: keys.numbers("short_factor"),
                 long_factors: keys.numbers("long_factor"),
                 original_context_length: original_context_length(keys, original),
-                attention_factor: is_given.then(|| keys.number("attention_factor")),
+                attention_factor,
             })
         }
         _ => {
