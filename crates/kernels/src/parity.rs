@@ -394,9 +394,9 @@ fn attention(window: Option<usize>, i: usize) -> Operation {
         };
         let loss = |out: Tensor<3>| (out.clone() * constant(out.dims(), 5)).sum();
         let run = move |sizes| output_and_gradients_by(|leaves| layer(leaves, sizes), loss);
-        // If a query sees only itself, the gradient of its score is the rounding error of a difference of equal scalars,
-        // which are as large as the other parts. The gradient of a norm's weight sums it over up to 768 heads of all
-        // positions: almost 1e-5 with this gradient of the output, and up to 1.4e-5 with others.
+        // If a query sees only itself, the gradient of its score is the rounding error of a difference of equal
+        // scalars, which are as large as the other parts. The gradient of a norm's weight sums it over up to 768 heads
+        // of all positions: almost 1e-5 with this gradient of the output, and up to 1.4e-5 with others.
         let is_joined = window == Some(1);
         Box::new(move |sizes| if is_joined { vec![run(sizes).concat()] } else { run(sizes) })
     };
