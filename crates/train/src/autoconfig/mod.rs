@@ -94,10 +94,7 @@ impl Request {
     }
 }
 
-/// Checks a time limit for training.
-///
-/// # Errors
-/// If it is not above 0 and at most a year.
+/// Checks that a time limit for training is above 0 and at most a year.
 pub fn check_minutes(minutes: f64) -> Result<(), AutoconfigError> {
     if minutes > 0.0 && minutes <= MAX_MINUTES {
         return Ok(());
@@ -106,9 +103,6 @@ pub fn check_minutes(minutes: f64) -> Result<(), AutoconfigError> {
 }
 
 /// Makes a config for a text and a device, after timing training steps for a few seconds.
-///
-/// # Errors
-/// If the text cannot be learned from, or the device fails.
 ///
 /// # Panics
 /// Only because of a bug: the written config is loaded again.

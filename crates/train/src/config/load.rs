@@ -38,18 +38,12 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Loads a config file with `section.key=value` overrides.
-    ///
-    /// # Errors
-    /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one error.
+    /// Loads a config file with `section.key=value` overrides. All broken rules are in one error.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
         Self::from_toml(&Self::read(path)?, path, overrides)
     }
 
     /// The text of a config file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is too long for a config.
     pub fn read(path: &Path) -> Result<String, ConfigError> {
         let fail = |error| ConfigError::Read(path.to_owned(), error);
         let mut text = String::new();
@@ -71,26 +65,17 @@ impl Config {
     }
 
     /// Loads the config of a run, which has no text if its model was imported.
-    ///
-    /// # Errors
-    /// In the same cases as [`Config::load`].
     pub fn load_saved(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(&Self::read(path)?, path, &[], None, false)
     }
 
     /// Does the same as [`Config::load`] with the text of a config; `origin` is its name in errors.
-    ///
-    /// # Errors
-    /// In the same cases as [`Config::load`], except for reading the file.
     pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
         Self::from_toml_inheriting(text, origin, overrides, None)
     }
 
     /// Does the same as [`Config::from_toml`] for the model of an existing run: keys of `[model]` and `[tokenizer]` that
     /// neither the text nor the overrides set are inherited from `base`.
-    ///
-    /// # Errors
-    /// In the same cases as [`Config::from_toml`], and if a new run would not fit the weights that it starts from.
     pub fn from_toml_inheriting(
         text: &str,
         origin: &Path,
@@ -180,10 +165,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Finds the key at `section.key`.
-    ///
-    /// # Errors
-    /// If there is no such key, with the key that was probably meant.
+    /// Finds the key at `section.key`; for any other key the error suggests one.
     pub fn find(path: &str) -> Result<Self, String> {
         let known = known_keys();
         let example = unknown_keys::known_value(path, &known)?.clone();

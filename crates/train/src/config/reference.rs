@@ -95,9 +95,6 @@ fn add_table<'a>(page: &mut String, section: &Documented, title: &str, default: 
 }
 
 /// A shipped config with every key that it lacks, commented out with the value that it has, and what each key means.
-///
-/// # Errors
-/// In the same cases as [`Config::from_toml`].
 pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> {
     let (config, examples, defaults) = (table_of(&Config::from_toml(text, origin, &[])?), known_keys(), defaults());
     let (head, _) = text.split_once("\n[").unwrap_or_default();

@@ -48,9 +48,6 @@ pub trait BatchSource: Debug + Send + Sync {
     }
 
     /// Checks that everything read so far was read correctly.
-    ///
-    /// # Errors
-    /// If the data cannot be read.
     fn check(&self) -> Result<(), DataError>;
 }
 
@@ -224,9 +221,6 @@ fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rn
 }
 
 /// The tokens of `n_windows` [spread](BatchSource::spread) windows, one by one.
-///
-/// # Errors
-/// If the text cannot be read.
 ///
 /// # Panics
 /// If `context_length` or `n_windows` is 0.

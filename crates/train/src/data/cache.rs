@@ -162,9 +162,6 @@ impl Cache {
 }
 
 /// The cache of a config with this `data.cache_dir`, and its files, the most recently used first. Nothing is created.
-///
-/// # Errors
-/// If the folder exists and cannot be read.
 pub fn list_cache(cache_dir: Option<&Path>) -> Result<(PathBuf, Vec<CachedFile>), DataError> {
     let folder = match cache_dir {
         Some(folder) => folder.to_owned(),
@@ -188,9 +185,6 @@ pub fn list_cache(cache_dir: Option<&Path>) -> Result<(PathBuf, Vec<CachedFile>)
 
 /// Removes the files of a cache that are not in use; the texts of standard input only if `texts`, since they cannot be
 /// made again.
-///
-/// # Errors
-/// If the folder exists and cannot be read, or a file cannot be removed.
 pub fn clear_cache(cache_dir: Option<&Path>, texts: bool) -> Result<(PathBuf, Cleared), DataError> {
     let (folder, files) = list_cache(cache_dir)?;
     let mut cleared = Cleared::default();

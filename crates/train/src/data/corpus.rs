@@ -91,11 +91,6 @@ impl<'a> OpenOptions<'a> {
 impl Corpus {
     /// Opens the texts of a config. A character tokenizer's alphabet is that of all texts, validation included;
     /// merges are learned from the training splits alone.
-    ///
-    /// # Errors
-    /// If a text cannot be read, is empty, not UTF-8 (except for bytes), too short for the context length, has
-    /// characters that a given tokenizer lacks, or differs from that of the earlier run; if the tokenizer cannot be
-    /// created or the token file cannot be written; or if `on_progress` stops the reading.
     pub fn open(config: &Config, options: OpenOptions<'_>) -> Result<Self, DataError> {
         let OpenOptions { tokenizer, earlier, on_progress } = options;
         if !config.data.has_text() {
@@ -218,9 +213,6 @@ impl Corpus {
 /// The tokens of a whole text without splits: a file, a folder, or `-` for standard input, after a BOS token if the
 /// tokenizer's files ask for one. `data` says where token files are kept, which field of a record holds the text, and
 /// whether standard input holds records.
-///
-/// # Errors
-/// In the same cases as [`Corpus::open`], and if the text is shorter than two tokens.
 pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Result<Split, DataError> {
     let format = if is_standard_input(path) { data.format } else { TextFormat::default() }; // otherwise by name
     let data = &DataConfig { path: path.to_owned(), sources: Vec::new(), format, val_fraction: 1.0, ..data.clone() };

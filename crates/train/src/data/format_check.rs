@@ -13,9 +13,6 @@ const MAX_FILES: usize = 16;
 
 /// Rejects the text of a new run if it begins like a binary file, or if it holds records under a name that says
 /// otherwise.
-///
-/// # Errors
-/// If it is rejected, or a file cannot be read.
 pub fn check_format(config: &Config) -> Result<(), DataError> {
     let utf8 = config.tokenizer.kind != TokenizerKind::Byte;
     for data in config.data.all_sources().iter().filter(|data| !is_standard_input(&data.path)) {
@@ -42,9 +39,6 @@ pub(super) fn check_standard_input(source: &TextSource, format: TextFormat) -> R
 }
 
 /// Whether a text is a file of records, under a name that says otherwise.
-///
-/// # Errors
-/// If it cannot be read.
 pub fn holds_records(data: &DataConfig) -> Result<bool, DataError> {
     is_file_of_records(&TextSource::find(data)?)
 }

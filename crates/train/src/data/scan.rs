@@ -99,9 +99,6 @@ pub struct Preview {
 
 impl Preview {
     /// Reads a text as training would, up to `max_bytes`. With `utf8` it must be UTF-8; otherwise any bytes will do.
-    ///
-    /// # Errors
-    /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
     pub fn read(config: &DataConfig, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
         let source = TextSource::find(config)?;
         let mut reader = Reader::new(&source, if utf8 { Needs::CHARACTERS } else { Needs::BYTES });
@@ -142,9 +139,6 @@ pub struct Estimate {
 impl Estimate {
     /// Reads the texts, and writes nothing. Texts that are too short for the context length count, and are reported to
     /// `too_short`.
-    ///
-    /// # Errors
-    /// If a text cannot be read, is empty, is not what the tokenizer needs, or shares a file with another.
     pub fn read(config: &Config, mut too_short: impl FnMut(DataError)) -> Result<Self, DataError> {
         let (needs, val_fraction) = (Needs::of_config(&config.tokenizer), config.data.val_fraction);
         let rule = config.data.val_split.unwrap_or(ValSplit::Documents);

@@ -149,10 +149,7 @@ impl Tokens {
         }
     }
 
-    /// Checks that every read so far succeeded.
-    ///
-    /// # Errors
-    /// If a token file could not be read, because another program cut it short or the disk failed.
+    /// Checks that every read so far succeeded: another program may cut a token file short.
     pub fn check(&self) -> Result<(), DataError> {
         let Ids::File(TokenFile { path, failure, .. }) = &*self.ids else { return Ok(()) };
         failure.get().map_or(Ok(()), |error| {

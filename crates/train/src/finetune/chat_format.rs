@@ -65,9 +65,6 @@ impl ChatFormat {
     /// Writes the model of a checkpoint as the run `root`, with this chat template. Tokens that its tokenizer lacks are
     /// added, and their vectors are at first the mean of all. The end of an answer then ends a text, too; the previous
     /// end-of-text tokens still do.
-    ///
-    /// # Errors
-    /// If the checkpoint cannot be read, or the run exists or cannot be written.
     pub fn give(self, of: &Located, root: &Path) -> Result<RunDir, RunError> {
         RunDir::check_new(root, false)?; // before the weights are read
         let mut config = of.run.config()?;

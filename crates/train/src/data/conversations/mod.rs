@@ -122,9 +122,6 @@ pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<(SplitRecor
 }
 
 /// All records of a file or folder, of at most `max_tokens` tokens and at most a context.
-///
-/// # Errors
-/// If a file cannot be read, or a record cannot be used.
 pub fn open_records(
     path: &Path,
     max_tokens: usize,
