@@ -293,23 +293,27 @@ mod tests {
     }
 
     #[test]
-    fn second_start_reads_token_file() {
-        let fixture = Fixture::new("hello, hello, hello");
-        fixture.open(TokenizerKind::Char).unwrap();
-        let [path] = &fixture.kept("tokens")[..] else { panic!("one token file") };
-        let (good, first) = (fs::read(path).unwrap(), file_number(path));
-        fixture.open(TokenizerKind::Char).unwrap();
-        assert_eq!(file_number(path), first, "the file is the same");
-
-        // A changed or truncated file is rewritten, and nothing else is left behind.
-        let mut changed = good.clone();
-        *changed.last_mut().unwrap() = 1; // the high byte of the last id
-        for damaged in [&changed[..], &good[..good.len() - 1]] {
-            fs::write(path, damaged).unwrap();
-            let corpus = fixture.open(TokenizerKind::Char).unwrap();
-            assert_eq!(text(&corpus).1, "lo");
-            assert_eq!(fs::read(path).unwrap(), good);
-            assert_eq!(fixture.kept("tokens").len(), 1);
+    fn cached_files_are_reused_unless_damaged() {
+        for (kind, extension) in [(TokenizerKind::Char, "tokens"), (TokenizerKind::Bpe, "json")] {
+            let fixture = Fixture::new("once upon a time\n".repeat(90));
+            let opened = || {
+                let corpus = fixture.open(kind).unwrap();
+                (corpus.tokenizer.clone(), ids(&corpus.val))
+            };
+            let first = opened();
+            let [path] = &fixture.kept(extension)[..] else { panic!("one file") };
+            let (good, number) = (fs::read(path).unwrap(), file_number(path));
+            opened();
+            assert_eq!(file_number(path), number, "the file is the same");
+            let mut changed = good.clone();
+            *changed.last_mut().unwrap() = 1;
+            let other = Tokenizer::byte().to_json();
+            for damaged in [&changed[..], &good[..good.len() - 1], other.as_bytes()] {
+                fs::write(path, damaged).unwrap();
+                assert_eq!(opened(), first);
+                assert_eq!(fs::read(path).unwrap(), good);
+                assert_eq!(fixture.kept(extension).len(), 1);
+            }
         }
     }
 
@@ -392,23 +396,6 @@ mod tests {
         assert_eq!(text(&other).1, "zwei drei vier!!\n".repeat(10));
         assert_eq!((other.train.bytes(), other.val.bytes()), (90 * 17, 170));
         assert!(ids(&other.val).len() > ids(&one.val).len());
-    }
-
-    #[test]
-    fn trained_tokenizer_is_cached() {
-        let fixture = Fixture::new("once upon a time\n".repeat(90));
-        let first = fixture.open(TokenizerKind::Bpe).unwrap().tokenizer;
-        let [path] = &fixture.kept("json")[..] else { panic!("one tokenizer") };
-        let (good, number) = (fs::read(path).unwrap(), file_number(path));
-        assert_eq!(fixture.open(TokenizerKind::Bpe).unwrap().tokenizer, first);
-        assert_eq!(file_number(path), number, "the file is the same");
-        let other = Tokenizer::byte().to_json();
-        for damaged in [other.as_bytes(), &good[..good.len() / 2]] {
-            fs::write(path, damaged).unwrap();
-            assert_eq!(fixture.open(TokenizerKind::Bpe).unwrap().tokenizer, first);
-            assert_eq!(fs::read(path).unwrap(), good);
-            assert_eq!(fixture.kept("json").len(), 1);
-        }
     }
 
     #[test]
