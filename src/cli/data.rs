@@ -90,8 +90,8 @@ impl Preview {
 
     fn show(&self, records: &SplitRecords, tokenizer: &Tokenizer) -> anyhow::Result<()> {
         let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = records.summary;
-        let all = || records.train.iter().chain(records.val.iter());
-        let lengths = Lengths::of(all().map(|example| example.ids.len()).collect());
+        let lengths = records.train.iter().chain(records.val.iter()).map(|example| example.ids.len());
+        let lengths @ [shortest, median, p90, most] = quantiles(lengths.collect());
         let share = counted_tokens as f64 / tokens.max(1) as f64;
         let shown: Vec<&Example> = records.train.iter().take(self.n_shown).collect();
         if self.json {
@@ -108,11 +108,12 @@ impl Preview {
             });
             return print_json(&json!({
                 "preferences": preferences, "records": used, "rows": rows, "skipped": skipped, "cut": cut, "tokens": tokens,
-                "counted_tokens": counted_tokens, "counted_share": share, "longest": longest, "lengths": lengths.json(),
-                "shown": shown.collect::<Vec<_>>(),
+                "counted_tokens": counted_tokens, "counted_share": share, "longest": longest, "shown": shown.collect::<Vec<_>>(),
+                "lengths": { "shortest": shortest, "median": median, "p90": p90, "longest": most },
             }));
         }
         let n_val = records.val.iter().count();
+        let [from, middle, nine_tenths, to] = lengths.map(|n| grouped(n as u64));
         let packed = match rows < used - n_val {
             true => format!("packed    into {} rows\n", grouped(rows as u64)),
             false => String::new(),
@@ -120,7 +121,7 @@ impl Preview {
         let mut text = vec![format!(
             "records   {}: {} for training, {} for validation\n\
              tokens    {}, {} count ({:.1} %)\n\
-             lengths   {}\n\
+             lengths   from {from} to {to} tokens; the median is {middle}, the 90th percentile {nine_tenths}\n\
              cut       {} records are longer than the limit; the longest has {} tokens\n\
              skipped   {} records without a token that counts\n{packed}",
             grouped(used as u64),
@@ -129,7 +130,6 @@ impl Preview {
             grouped(tokens),
             grouped(counted_tokens),
             100.0 * share,
-            lengths.text(),
             grouped(cut as u64),
             grouped(longest as u64),
             grouped(skipped as u64),
@@ -167,28 +167,11 @@ fn marked(example: &Example, tokenizer: &Tokenizer, has_colors: bool) -> String 
     text.trim_end_matches('\n').to_owned()
 }
 
-/// Lengths in tokens, sorted.
-struct Lengths(Vec<usize>);
-
-impl Lengths {
-    fn of(mut lengths: Vec<usize>) -> Self {
-        lengths.sort_unstable();
-        Self(lengths)
-    }
-
-    /// The quantile at `fraction`, from 0 to 1.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length of a list")]
-    fn at(&self, fraction: f64) -> usize {
-        let last = self.0.len().saturating_sub(1);
-        self.0.get((fraction * last as f64).round() as usize).copied().unwrap_or(0)
-    }
-
-    fn text(&self) -> String {
-        let [shortest, median, most, longest] = [0.0, 0.5, 0.9, 1.0].map(|at| grouped(self.at(at) as u64));
-        format!("from {shortest} to {longest} tokens; the median is {median}, the 90th percentile {most}")
-    }
-
-    fn json(&self) -> serde_json::Value {
-        json!({ "shortest": self.at(0.0), "median": self.at(0.5), "p90": self.at(0.9), "longest": self.at(1.0) })
-    }
+/// The shortest length, the median, the 90th percentile, and the longest.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length of a list")]
+fn quantiles(mut lengths: Vec<usize>) -> [usize; 4] {
+    lengths.sort_unstable();
+    let last = lengths.len().saturating_sub(1);
+    let at = |fraction: f64| lengths.get((fraction * last as f64).round() as usize).copied().unwrap_or(0);
+    [0.0, 0.5, 0.9, 1.0].map(at)
 }

@@ -152,37 +152,26 @@ fn original_context_length(keys: &mut ConfigJson<'_>, outside: Option<&Value>) -
 /// The table `rope_scaling` of a model; null if it has none.
 pub(super) fn rope_scaling(model: &ModelConfig) -> Value {
     let Some(scaling) = &model.rope_scaling else { return Value::Null };
-    match *scaling {
+    let unless = |default: f64, number: f64| Some(number).filter(|number| (number - default).abs() > 0.0);
+    let mut table = match *scaling {
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length } => json!({
             "rope_type": "llama3", "factor": factor, "low_freq_factor": low_freq_factor,
             "high_freq_factor": high_freq_factor, "original_max_position_embeddings": original_context_length,
         }),
         RopeScaling::Longrope { ref short_factors, ref long_factors, original_context_length, attention_factor } => {
-            let mut table = json!({
+            json!({
                 "rope_type": "longrope", "short_factor": short_factors, "long_factor": long_factors,
-                "original_max_position_embeddings": original_context_length,
-            });
-            if let Some(factor) = attention_factor {
-                table["attention_factor"] = factor.into();
-            }
-            table
+                "original_max_position_embeddings": original_context_length, "attention_factor": attention_factor,
+            })
         }
-        RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, attention_factor } => {
-            let mut table = json!({
-                "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_context_length,
-            });
-            let is_default = |number: f64, default: f64| (number - default).abs() <= 0.0;
-            for (key, number) in [
-                ("beta_fast", Some(beta_fast).filter(|beta| !is_default(*beta, RopeScaling::beta_fast()))),
-                ("beta_slow", Some(beta_slow).filter(|beta| !is_default(*beta, RopeScaling::beta_slow()))),
-                ("attention_factor", attention_factor),
-            ] {
-                if let Some(number) = number {
-                    table[key] = number.into();
-                }
-            }
-            table
-        }
-    }
+        RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, attention_factor } => json!({
+            "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_context_length,
+            "beta_fast": unless(RopeScaling::beta_fast(), beta_fast),
+            "beta_slow": unless(RopeScaling::beta_slow(), beta_slow),
+            "attention_factor": attention_factor,
+        }),
+    };
+    table.as_object_mut().expect("a scaling is a table").retain(|_, value| !value.is_null());
+    table
 }

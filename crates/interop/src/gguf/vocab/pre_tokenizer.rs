@@ -76,8 +76,6 @@ impl PreTokenizer {
     }
 
     pub(super) fn pre_tokenizer(self) -> Value {
-        let split =
-            |pattern: Value| json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false});
         match self.words {
             WordPattern::Gpt2 => byte_level(true),
             WordPattern::Digits => {
@@ -85,7 +83,8 @@ impl PreTokenizer {
                 json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]})
             }
             WordPattern::Pattern(pattern) => {
-                let split = split(json!({"Regex": pattern}));
+                let pattern = json!({"Regex": pattern});
+                let split = json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false});
                 json!({"type": "Sequence", "pretokenizers": [split, byte_level(false)]})
             }
         }
