@@ -1,6 +1,6 @@
 //! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
 
-use super::curves::{Column, GRADIENT_NORM, LEARNING_RATE, SPEED, TRAINING_LOSS, progress};
+use super::curves::{Column, GRADIENT_NORM, LEARNING_RATE, SPEED, TRAINING_LOSS, VALIDATION_LOSS};
 use super::numbers::median;
 use super::{Report, ReportError};
 use crate::format::{compact, duration, grouped, whole};
@@ -8,7 +8,7 @@ use crate::run::{self, Difference, RunDir, RunInfo};
 use crate::view::escape::escape;
 use crate::view::html::curves::curves;
 use crate::view::html::{Fragment, page};
-use crate::view::svg::chart::{Chart, Series, ranked_class};
+use crate::view::svg::chart::{Chart, ranked_class};
 use crate::view::svg::plot;
 use crate::view::terminal::runs::{marked_loss, run_names};
 
@@ -61,17 +61,11 @@ impl Comparison {
     /// The validation losses as a large chart, the training losses and the other columns as small ones, with a curve per
     /// run. The best are in front.
     fn charts(&self, names: &[String]) -> Vec<Chart> {
-        let runs = || names.iter().zip(&self.reports).enumerate().rev();
-        let series = runs().map(|(at, (name, report))| Series {
-            has_dots: true,
-            progress: progress(&report.curves),
-            ..Series::new(name, ranked_class(at), report.curves.column("val_bits_per_byte_estimate"))
-        });
-        let losses = Chart {
-            is_ranked: true,
-            ..Chart::new("loss", ["Validation loss", "bits per byte, estimates"], series.collect())
-        };
-        let training = Chart { from_zero: false, ..self.column(TRAINING_LOSS, names) };
+        let [mut losses, training] =
+            [VALIDATION_LOSS, TRAINING_LOSS].map(|column| Chart { from_zero: false, ..self.column(column, names) });
+        for series in &mut losses.series {
+            series.has_dots = true;
+        }
         let small = [LEARNING_RATE, GRADIENT_NORM, SPEED].map(|column| self.column(column, names));
         [losses, training].into_iter().chain(small).collect()
     }

@@ -37,7 +37,7 @@ pub(super) fn losses(curves: &Curves, facts: &RunInfo) -> Chart {
 }
 
 /// Tokens read and seconds of training steps at each step of the log.
-pub(super) fn progress(curves: &Curves) -> Vec<(u64, [f64; 2])> {
+fn progress(curves: &Curves) -> Vec<(u64, [f64; 2])> {
     let seconds: BTreeMap<u64, f64> = curves.column("train_s").into_iter().collect();
     let both = |(step, tokens): (u64, f64)| Some((step, [tokens, *seconds.get(&step)?]));
     curves.column("tokens").into_iter().filter_map(both).collect()
@@ -55,6 +55,13 @@ pub(super) struct Column {
 
 pub(super) const LEARNING_RATE: Column =
     Column { id: "rate", title: ["Learning rate", "by step"], key: "learning_rate", decimals: None };
+
+pub(super) const VALIDATION_LOSS: Column = Column {
+    id: "loss",
+    title: ["Validation loss", "bits per byte, estimates"],
+    key: "val_bits_per_byte_estimate",
+    decimals: Some(4),
+};
 
 pub(super) const TRAINING_LOSS: Column =
     Column { id: "training", title: ["Training loss", "nats per token"], key: "train_loss", decimals: Some(4) };
