@@ -90,8 +90,9 @@ impl HeadEvidence {
         let is_sink = |id: u32| added.contains(&id) || tokenizer.piece(id).trim().is_empty();
         let sinks: BTreeSet<u32> = distinct.iter().copied().filter(|id| is_sink(*id)).collect();
         let mut even = vec![0.0; distinct.len()];
-        let mut shares = vec![vec![vec![0.0; distinct.len()]; config.n_heads]; config.n_layers];
-        let mut looks: Vec<Vec<Vec<AttentionSpan>>> = vec![vec![Vec::new(); config.n_heads]; config.n_layers];
+        // For each head, the attention to each distinct token, and the strongest span of each window.
+        let counted = (vec![0.0; distinct.len()], Vec::<AttentionSpan>::new());
+        let mut heads = vec![vec![counted; config.n_heads]; config.n_layers];
         let mut n_rows = 0_usize;
         for (window, ids) in windows.iter().enumerate() {
             let t = ids.len();
@@ -100,56 +101,46 @@ impl HeadEvidence {
             }
             n_rows += t.saturating_sub(1);
             each_map(model, ids, |layer, head, weights| {
-                let shares = &mut shares[layer][head];
+                let (shares, spans) = &mut heads[layer][head];
                 let mut strongest: Option<AttentionSpan> = None;
                 for query in 1..t {
                     let row = &weights[query * t..query * t + query];
                     for (key, weight) in row.iter().enumerate() {
                         shares[places[&ids[key]]] += f64::from(*weight);
                         let is_shown = key > 0 && !sinks.contains(&ids[key]) && !sinks.contains(&ids[query]);
-                        let look = AttentionSpan { weight: *weight, window, query, key };
-                        if is_shown && strongest.is_none_or(|other| look.strength() > other.strength()) {
-                            strongest = Some(look);
+                        let span = AttentionSpan { weight: *weight, window, query, key };
+                        if is_shown && strongest.is_none_or(|other| span.strength() > other.strength()) {
+                            strongest = Some(span);
                         }
                     }
                 }
-                looks[layer][head].extend(strongest);
+                spans.extend(strongest);
             })?;
         }
         let of_n = |sum: f64| if n_rows == 0 { 0.0 } else { sum / n_rows as f64 };
-        let tokens = |shares: &[f64]| {
+        let evidence = |(shares, mut spans): (Vec<f64>, Vec<AttentionSpan>)| {
             let seen = distinct.iter().zip(shares.iter().zip(&even));
-            let mut seen: Vec<SeenToken> = seen
+            let mut tokens: Vec<SeenToken> = seen
                 .map(|(&id, (share, even))| (id, of_n(*share), of_n(*even)))
                 .filter(|(_, share, even)| *share > MORE_THAN_EVEN * even && *share >= LEAST_SHARE)
                 .map(|(id, share, even)| SeenToken { token: tokenizer.piece(id), share, even })
                 .collect();
-            seen.sort_by(|a, b| (b.share - b.even).total_cmp(&(a.share - a.even)));
-            seen.truncate(N_SHOWN);
-            seen
-        };
-        let snippets = |looks: &[AttentionSpan]| {
-            let mut looks = looks.to_vec();
-            looks.sort_by(|a, b| b.strength().total_cmp(&a.strength()));
+            tokens.sort_by(|a, b| (b.share - b.even).total_cmp(&(a.share - a.even)));
+            tokens.truncate(N_SHOWN);
+            spans.sort_by(|a, b| b.strength().total_cmp(&a.strength()));
             let mut pairs = BTreeSet::new();
-            looks.retain(|look| pairs.insert([look.query, look.key].map(|at| windows[look.window][at])));
-            let shown = looks.iter().take(N_SHOWN);
-            shown.map(|look| Snippet::new(look, &windows[look.window], tokenizer)).collect()
+            spans.retain(|span| pairs.insert([span.query, span.key].map(|at| windows[span.window][at])));
+            let shown = spans.iter().take(N_SHOWN);
+            let snippets = shown.map(|span| Snippet::new(span, &windows[span.window], tokenizer)).collect();
+            Self { tokens, snippets }
         };
-        let evidence = |(shares, looks): (&Vec<f64>, &Vec<AttentionSpan>)| Self {
-            tokens: tokens(shares),
-            snippets: snippets(looks),
-        };
-        let of_layer = |(shares, looks): (&Vec<Vec<f64>>, &Vec<Vec<AttentionSpan>>)| {
-            shares.iter().zip(looks).map(evidence).collect()
-        };
-        Ok(shares.iter().zip(&looks).map(of_layer).collect())
+        Ok(heads.into_iter().map(|heads| heads.into_iter().map(&evidence).collect()).collect())
     }
 }
 
 impl Snippet {
-    fn new(look: &AttentionSpan, ids: &[u32], tokenizer: &Tokenizer) -> Self {
-        let AttentionSpan { weight, query, key, .. } = *look;
+    fn new(span: &AttentionSpan, ids: &[u32], tokenizer: &Tokenizer) -> Self {
+        let AttentionSpan { weight, query, key, .. } = *span;
         let text = |from: usize, to: usize| tokenizer.decode(&ids[from..to.max(from)]);
         let between = match query - key - 1 {
             n if n <= BETWEEN => text(key + 1, query),
@@ -214,10 +205,10 @@ mod tests {
     #[test]
     fn snippet_elides_long_middle() {
         let ids: Vec<u32> = (u32::from(b'a')..=u32::from(b'z')).collect();
-        let look = |query, key| AttentionSpan { weight: 0.5, window: 0, query, key };
-        let near = Snippet::new(&look(5, 3), &ids, &Tokenizer::byte());
+        let span = |query, key| AttentionSpan { weight: 0.5, window: 0, query, key };
+        let near = Snippet::new(&span(5, 3), &ids, &Tokenizer::byte());
         assert_eq!([near.before, near.key, near.between, near.query, near.after], ["abc", "d", "e", "f", "ghi"]);
-        let far = Snippet::new(&look(25, 0), &ids, &Tokenizer::byte());
+        let far = Snippet::new(&span(25, 0), &ids, &Tokenizer::byte());
         assert_eq!([far.before, far.key, far.between, far.query, far.after], ["", "a", "bcd … wxy", "z", ""]);
         assert_eq!(far.distance, 25);
     }
