@@ -64,14 +64,12 @@ impl Tools {
     }
 }
 
-/// The name of a tool.
 fn name(tool: &Value) -> Result<&str, ApiError> {
     let name = tool["function"]["name"].as_str().filter(|name| tool["type"] == "function" && !name.is_empty());
     let rule = "`tools` must be functions: {\"type\": \"function\", \"function\": {\"name\": ...}}";
     name.ok_or_else(|| ApiError::field("tools", rule))
 }
 
-/// A tool call that the model generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) id: String,

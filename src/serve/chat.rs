@@ -10,7 +10,6 @@ use super::loaded_model::LoadedModel;
 use super::prompt::EncodedPrompt;
 use crate::tokenizer::Message;
 
-/// The prompt of a rendered conversation.
 pub(super) fn prompt(field: &str, text: String, model: &LoadedModel) -> Result<EncodedPrompt, ApiError> {
     let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field(field, error.to_string()))?;
     EncodedPrompt::new(field, tokens, text, model)

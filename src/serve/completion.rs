@@ -14,7 +14,6 @@ use super::score::Score;
 use crate::generate::End;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
-/// The next part of a completion.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CompletionDelta {
     pub(super) text: String,
@@ -24,7 +23,6 @@ pub(super) struct CompletionDelta {
     pub(super) calls: Vec<Call>,
 }
 
-/// The state of a completion.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     /// The number of prompt characters, if the completion begins with the prompt.

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// All connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     permits: Arc<Semaphore>,
@@ -34,7 +33,6 @@ pub(super) struct Connection {
 }
 
 impl Connections {
-    /// At most `n` connections.
     pub(super) fn new(n: usize) -> Arc<Self> {
         let permits = Arc::new(Semaphore::new(n));
         Arc::new(Self { permits, waiting: Mutex::default(), waits: Notify::new() })

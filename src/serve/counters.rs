@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The counters of one model.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     pub(super) prompt_tokens: AtomicU64,

@@ -37,13 +37,11 @@ pub(super) struct EmbeddingFields {
     user: Option<String>,
 }
 
-/// A request for vectors.
 pub(super) struct EmbeddingRequest {
     inputs: Vec<EncodedPrompt>,
     is_base64: bool,
 }
 
-/// The response.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Embeddings {
     #[schemars(extend("enum" = ["list"]))]

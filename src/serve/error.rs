@@ -24,7 +24,6 @@ pub(super) struct ApiError {
     pub(super) code: Option<&'static str>,
 }
 
-/// The body of a response with an error.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ErrorBody<'a> {
     error: &'a ApiError,

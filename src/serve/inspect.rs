@@ -65,7 +65,6 @@ fn five() -> usize {
     5
 }
 
-/// A request for inspection.
 pub(super) struct InspectRequest {
     prompt: Vec<u32>,
     /// The tokens whose weights and predictions are shown.
@@ -77,7 +76,6 @@ pub(super) struct InspectRequest {
     fields: InspectFields,
 }
 
-/// The response.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Inspection<'a> {
     #[schemars(extend("enum" = ["inspection"]))]
@@ -148,7 +146,6 @@ struct AttentionBody<'a> {
 }
 
 impl InspectRequest {
-    /// Reads a request to `/v1/inspect`.
     pub(super) fn read(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let config = &model.config;
         let fields: InspectFields = parse(fields, &last_head(config))?;

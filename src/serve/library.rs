@@ -69,7 +69,6 @@ impl ListedModel {
     }
 }
 
-/// All served models.
 pub(super) struct Library {
     named: Vec<Arc<LoadedModel>>,
     options: Arc<Options>,
@@ -107,27 +106,23 @@ impl Library {
         found.into_iter().filter_map(|(name, path)| Some(ListedRun::new(name, RunDir::open(&path).ok()?)))
     }
 
-    /// The models in memory.
     pub(super) fn loaded(&self) -> Vec<Arc<LoadedModel>> {
         let opened = self.opened().iter().map(|(_, model)| model.clone()).collect::<Vec<_>>();
         self.named.iter().cloned().chain(opened).collect()
     }
 
-    /// The current runs, by name.
     pub(super) fn runs(&self) -> Vec<ListedRun> {
         let named = self.named.iter();
         let named = named.filter_map(|model| Some(ListedRun::new(model.name.clone(), model.run.clone()?)));
         named.chain(self.folder_runs()).collect()
     }
 
-    /// The run with this name.
     pub(super) fn run(&self, name: &str) -> Result<ListedRun, ApiError> {
         let named = self.named.iter().find(|model| model.name == name);
         let named = named.and_then(|model| Some(ListedRun::new(name.to_owned(), model.run.clone()?)));
         named.or_else(|| self.folder_runs_where(|found| found == name).next()).ok_or_else(|| self.no_model(name))
     }
 
-    /// The error for a name that no model has.
     pub(super) fn no_model(&self, name: &str) -> ApiError {
         let models = self.models();
         let known: Vec<&str> = models.iter().map(|model| &*model.id).collect();
@@ -135,7 +130,6 @@ impl Library {
         ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found").param("model")
     }
 
-    /// Every model that can be requested now.
     pub(super) fn models(&self) -> Vec<ListedModel> {
         let listed = |model: &Arc<LoadedModel>| {
             ListedModel::new(model.name.clone(), model.created_unix_s, model.context_length())

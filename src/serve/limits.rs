@@ -40,13 +40,10 @@ pub(super) const MAX_OPENED: usize = 4;
 pub(super) const MAX_TEXT: usize = 1 << 20;
 /// The maximum number of conversations that wait for the chat template of a model.
 pub(super) const MAX_CHATS: usize = 16;
-/// The largest logit bias.
 pub(super) const MAX_BIAS: f64 = 100.0;
-/// The maximum number of stop strings.
 pub(super) const MAX_STOPS: usize = 16;
 /// The maximum number of bytes of a stop string, which is compared with the text after each token.
 pub(super) const MAX_STOP: usize = 256;
-/// The maximum number of bytes of a request body.
 pub(super) const MAX_BODY: usize = 8 << 20;
 /// The maximum number of bytes of an oversized body that are read and discarded, so that the client sees the response.
 const MAX_DISCARDED: usize = 64 << 20;
@@ -65,7 +62,6 @@ const WRITE_TIME: Duration = Duration::from_secs(30);
 /// The time for responses in flight to finish when the server stops.
 pub(super) const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// Reads the body of a request.
 pub(super) async fn read_body(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: usize| length > MAX_DISCARDED) {

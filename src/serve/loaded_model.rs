@@ -119,7 +119,6 @@ impl LoadedModel {
         self.vocabulary.get_or_init(|| Vocabulary::of(&self.tokenizer).map(Arc::new)).clone()
     }
 
-    /// The number of tokens in its context.
     pub(super) fn context_length(&self) -> usize {
         self.config.context_length
     }

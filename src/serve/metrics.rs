@@ -47,7 +47,6 @@ pub(super) fn page(models: &[Arc<LoadedModel>], responses: &BTreeMap<u16, u64>) 
     page
 }
 
-/// The quoted value of a label.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }

@@ -10,7 +10,6 @@ use super::limits::{MAX_SEQUENCES, MAX_TEXT, MAX_TOKENS};
 use super::loaded_model::LoadedModel;
 use crate::tokenizer::Tokenizer;
 
-/// A prompt as tokens and as text.
 #[derive(Clone, Debug)]
 pub(super) struct EncodedPrompt {
     pub(super) tokens: Arc<[u32]>,
@@ -72,7 +71,6 @@ pub(super) fn prompt(name: &str, value: &Value, model: &LoadedModel, rule: &str)
     EncodedPrompt::new(name, tokens, text, model)
 }
 
-/// The token ids in a list.
 pub(super) fn tokens(name: &str, list: &[Value], tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
     let n_ids = tokenizer.vocab_size();
     let token = |value: &Value| {

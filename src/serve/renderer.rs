@@ -52,13 +52,11 @@ impl Default for RenderLimits {
     }
 }
 
-/// The input of a template.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
     /// Whether the prompt ends where the next message begins, instead of with the last message.
     pub(super) add_generation_prompt: bool,
-    /// Other variables.
     pub(super) variables: Map<String, Value>,
 }
 
@@ -80,7 +78,6 @@ struct Setup {
 }
 
 impl Renderer {
-    /// The renderer of a tokenizer's chat template, as a process of `program`.
     pub(super) fn new(program: &Path, limits: RenderLimits, tokenizer: &Tokenizer) -> Self {
         let setup = ChatTemplateSource::from_tokenizer(tokenizer).map(|source| Setup { source, limits });
         Self { program: program.to_owned(), setup, process: Mutex::new(None), permits: Semaphore::new(MAX_CHATS) }
@@ -104,7 +101,6 @@ impl Renderer {
     }
 }
 
-/// A process that renders one template.
 struct Process {
     child: Child,
     replies: BufReader<ChildStdout>,

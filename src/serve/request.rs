@@ -20,12 +20,9 @@ use super::scheduler::Settings;
 use crate::config::GenerateConfig;
 use crate::tokenizer::Tokenizer;
 
-/// The form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// That of `/v1/completions`.
     Completion,
-    /// That of `/v1/chat/completions`.
     Chat,
     /// That of `/v1/responses`, which have one completion.
     Response,
@@ -36,13 +33,10 @@ pub(super) enum Form {
 #[derive(Clone, Debug)]
 pub(super) struct GenerateRequest {
     pub(super) form: Form,
-    /// The id of the response.
     pub(super) id: String,
     pub(super) created_unix_s: u64,
-    /// The name of the model.
     pub(super) model: String,
     pub(super) prompts: Vec<EncodedPrompt>,
-    /// The number of completions per prompt.
     pub(super) n: usize,
     /// Whether completions begin with their prompts.
     pub(super) echo: bool,
@@ -57,7 +51,6 @@ pub(super) struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// Reads a request to `/v1/completions`.
     pub(super) fn completion(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let request: CompletionRequest = parse(fields, &[("top_k", model.tokenizer.vocab_size())])?;
         let CompletionRequest { prompt, max_tokens, echo, logprobs, sampling, .. } = request;
@@ -69,7 +62,6 @@ impl GenerateRequest {
         Ok(request)
     }
 
-    /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let (request, text, tools) = rendered(fields, model)?;
         let ChatRequest { max_tokens, max_completion_tokens, logprobs, top_logprobs, sampling, .. } = request;
@@ -91,7 +83,6 @@ impl GenerateRequest {
         Ok(request)
     }
 
-    /// Reads a request to `/v1/responses`.
     pub(super) fn response(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let request: ResponseRequest = parse(fields, &[])?;
         let ResponseRequest { input, instructions, text, max_output_tokens, metadata, common, .. } = request;
@@ -124,12 +115,10 @@ impl GenerateRequest {
         Err(ApiError::field("logprobs", message))
     }
 
-    /// The number of sequences.
     pub(super) fn n_sequences(&self) -> usize {
         self.prompts.len() * self.n
     }
 
-    /// The prompt of a sequence.
     pub(super) fn prompt(&self, idx: usize) -> &EncodedPrompt {
         &self.prompts[idx / self.n]
     }

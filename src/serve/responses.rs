@@ -59,18 +59,15 @@ fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-/// The message of a response.
 fn item(request: &GenerateRequest, status: &str, content: Vec<Value>) -> Value {
     json!({"id": item_id(request), "type": "message", "role": "assistant", "status": status, "content": content})
 }
 
-/// Adds fields to an object.
 fn extend(object: &mut Value, fields: Value) {
     let (Value::Object(object), Value::Object(fields)) = (object, fields) else { unreachable!("both are objects") };
     object.extend(fields);
 }
 
-/// The complete response.
 pub(super) fn whole(request: &GenerateRequest, text: &str, completion: &Completion) -> String {
     response(request, text, Some(completion)).to_string()
 }

@@ -203,16 +203,13 @@ type Parse<T> = fn(Fields, &LoadedModel) -> Result<T, ApiError>;
 /// Bodies up to this size are parsed at once.
 const SHORT_BODY: usize = 1 << 16;
 
-/// A parsed request for a model.
-struct Parsed<T> {
-    model: Arc<LoadedModel>,
-    request: T,
-    in_flight: InFlight,
-}
-
 /// Reads the body of a request for a model, and parses it on another thread, since opening the model, rendering a chat
 /// template or tokenizing a long text would block all connections.
-async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Parse<T>) -> Result<Parsed<T>, ApiError> {
+async fn read<T: Send + 'static>(
+    service: &Shared,
+    request: Request,
+    parse: Parse<T>,
+) -> Result<(Arc<LoadedModel>, T, InFlight), ApiError> {
     let (parts, body) = request.into_parts();
     let connection = parts.extensions.get::<Arc<Connection>>();
     let mut stopping = service.stopping.clone();
@@ -229,7 +226,7 @@ async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Pars
             let mut fields = fields::read(&body)?;
             let model = service.library.model(fields::take_model(&mut fields)?.as_deref())?;
             let request = parse(fields, &model)?;
-            Ok(Parsed { model, request, in_flight })
+            Ok((model, request, in_flight))
         })
         .await
 }
@@ -237,14 +234,16 @@ async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Pars
 /// A handler that responds with what `answer` makes of a request.
 fn answering(answer: Parse<String>) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
-        Ok::<_, ApiError>(json_response(read(&service, request, answer).await?.request))
+        let (_, json, _in_flight) = read(&service, request, answer).await?;
+        Ok::<_, ApiError>(json_response(json))
     })
 }
 
 /// A handler that counts the tokens of the prompt and generates nothing.
 fn counting(parse: Parse<GenerateRequest>) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
-        let n = read(&service, request, parse).await?.request.prompt(0).tokens.len();
+        let (_, request, _in_flight) = read(&service, request, parse).await?;
+        let n = request.prompt(0).tokens.len();
         let json = json!({"object": "response.input_tokens", "input_tokens": n});
         Ok::<_, ApiError>(json_response(json.to_string()))
     })
@@ -256,7 +255,7 @@ fn inspecting<T: Send + 'static>(
     answer: fn(&T, &LoadedModel, &Gpt) -> Result<String, ApiError>,
 ) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
-        let Parsed { model, request, in_flight: _in_flight } = read(&service, request, parse).await?;
+        let (model, request, _in_flight) = read(&service, request, parse).await?;
         let inspectable = model.inspectable.clone();
         let json = inspectable.inspect(move |tensors| answer(&request, &model, tensors)).await?;
         Ok::<_, ApiError>(json_response(json))
@@ -269,7 +268,7 @@ fn generating(parse: Parse<GenerateRequest>) -> MethodRouter<Shared> {
 }
 
 async fn generate(service: &Shared, request: Request, parse: Parse<GenerateRequest>) -> Result<Response, ApiError> {
-    let Parsed { model, request, in_flight } = read(service, request, parse).await?;
+    let (model, request, in_flight) = read(service, request, parse).await?;
     let since = Instant::now();
     let (sender, events) = unbounded_channel();
     let settings = Arc::new(request.settings.clone());

@@ -33,13 +33,11 @@ pub(super) struct Settings {
     pub(super) n_top: Option<usize>,
 }
 
-/// A sequence to generate.
 pub(super) struct SequenceRequest {
     /// Its index within the request.
     pub(super) idx: usize,
     /// The index of its adapters.
     pub(super) adapters: Option<usize>,
-    /// The metrics of the requested model.
     pub(super) metrics: Arc<Metrics>,
     pub(super) prompt: Arc<[u32]>,
     pub(super) settings: Arc<Settings>,
@@ -50,7 +48,6 @@ pub(super) struct SequenceRequest {
     pub(super) events: UnboundedSender<Event>,
 }
 
-/// An event of a sequence.
 #[derive(Debug)]
 pub(super) struct Event {
     /// The sequence's index within the request.
@@ -61,7 +58,10 @@ pub(super) struct Event {
 #[derive(Debug)]
 pub(super) enum EventKind {
     /// Its prompt was read; `n_cached` of its tokens were cached.
-    Read { scores: Vec<Score>, n_cached: usize },
+    Read {
+        scores: Vec<Score>,
+        n_cached: usize,
+    },
     /// A token was generated.
     Token {
         /// The number of characters between the prompt and the token.
@@ -70,9 +70,7 @@ pub(super) enum EventKind {
         text: String,
         score: Option<Score>,
     },
-    /// It is finished.
     End(End),
-    /// It failed.
     Failed(ApiError),
 }
 
@@ -102,7 +100,6 @@ impl Queue {
         self.requests.send(request).map_err(|_| stopped())
     }
 
-    /// The number of waiting sequences.
     pub(super) fn n_waiting(&self) -> usize {
         self.n_waiting.load(Ordering::Relaxed)
     }
@@ -118,7 +115,6 @@ pub(super) fn stopped() -> ApiError {
     ApiError::unavailable("the model has stopped after an internal error")
 }
 
-/// The receiving end of a [`Queue`].
 pub(super) struct QueueEnd {
     requests: UnboundedReceiver<VecDeque<SequenceRequest>>,
     n_waiting: Arc<AtomicUsize>,
@@ -280,7 +276,6 @@ impl Active {
         Self { request, sequence, scores: Vec::new(), was_read: false }
     }
 
-    /// Scores the next prompt token.
     fn score_prompt(&mut self, logits: &[f32]) {
         let Self { request, scores, .. } = self;
         if scores.is_empty() {

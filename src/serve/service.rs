@@ -13,7 +13,6 @@ use super::library::Library;
 use super::loaded_model::LoadedModel;
 use super::options::Options;
 
-/// The state that all connections share.
 pub(super) struct Service {
     pub(super) options: Arc<Options>,
     pub(super) library: Library,

@@ -94,7 +94,6 @@ impl ResponseStream {
         Ok(delta)
     }
 
-    /// Writes the server-sent events for an event of a sequence.
     fn write(&mut self, next: Result<Event, ApiError>, out: &mut String) -> ControlFlow<()> {
         let taken = next.and_then(|Event { idx, kind }| {
             if matches!(kind, EventKind::Read { .. }) {
@@ -124,7 +123,6 @@ impl ResponseStream {
     }
 }
 
-/// The body of a streamed response.
 pub(super) struct Chunks(pub(super) Receiver<Bytes>);
 
 impl HttpBody for Chunks {

@@ -18,7 +18,6 @@ use super::responses::{self, ResponseEvents};
 use super::score::Score;
 use crate::generate::End;
 
-/// Writes the response to a request.
 pub(super) struct ResponseWriter {
     pub(super) model: Arc<LoadedModel>,
     pub(super) request: GenerateRequest,
@@ -51,9 +50,7 @@ pub(super) struct ChoiceBody<C, L> {
     finish_reason: Option<&'static str>,
 }
 
-/// A response of `/v1/completions`.
 pub(super) type CompletionBody = Body<'static, Vec<ChoiceBody<TextContent, CompletionLogprobs>>>;
-/// A response of `/v1/chat/completions`.
 pub(super) type ChatCompletionBody = Body<'static, Vec<ChoiceBody<MessageContent, ChatLogprobs>>>;
 /// A choice of either, or of a chunk of a chat.
 type AnyChoice = ChoiceBody<Content, Logprobs>;
