@@ -27,8 +27,30 @@ impl Element for Bf16x2 {
         operation.with(Widened(simd));
     }
 
+    /// Regroups pairs of columns to pairs of rows; an odd last row is padded with zeros.
     fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
-        Some(regrouped(left, n_columns))
+        let n_pairs = left.n_rows().div_ceil(2);
+        let mut out = Scratch::new(n_pairs * n_panels(n_columns));
+        each(
+            left.n_rows() * n_columns,
+            out.chunks_exact_mut(n_pairs.max(1)).enumerate(),
+            #[inline(always)]
+            move |(panel, out)| {
+                const HALF: usize = WIDTH / 2;
+                let first = panel % 2 * HALF;
+                let (pairs, rest) = left.panel(panel / 2).as_chunks::<2>();
+                let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
+                for ([above, below], out) in pairs.iter().chain(&last).zip(out) {
+                    let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("a row has two halves");
+                    let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("a row has two halves");
+                    let (out, _) = out.as_chunks_mut::<2>();
+                    for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
+                        *out = above.crossed(*below);
+                    }
+                }
+            },
+        );
+        Some(out)
     }
 
     #[inline(always)]
@@ -39,31 +61,4 @@ impl Element for Bf16x2 {
             *sum += second;
         }
     }
-}
-
-/// Repacks a matrix with `n_columns` scalars per row from pairs of columns to pairs of rows; an odd last row is padded
-/// with zeros.
-fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
-    let n_pairs = columns.n_rows().div_ceil(2);
-    let mut out = Scratch::new(n_pairs * n_panels(n_columns));
-    each(
-        columns.n_rows() * n_columns,
-        out.chunks_exact_mut(n_pairs.max(1)).enumerate(),
-        #[inline(always)]
-        move |(panel, out)| {
-            const HALF: usize = WIDTH / 2;
-            let first = panel % 2 * HALF;
-            let (pairs, rest) = columns.panel(panel / 2).as_chunks::<2>();
-            let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
-            for ([above, below], out) in pairs.iter().chain(&last).zip(out) {
-                let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("a row has two halves");
-                let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("a row has two halves");
-                let (out, _) = out.as_chunks_mut::<2>();
-                for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
-                    *out = above.crossed(*below);
-                }
-            }
-        },
-    );
-    out
 }
