@@ -1,6 +1,5 @@
 //! `tinderbox finetune`: fine-tunes a trained model on records such as conversations.
 
-use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -11,7 +10,8 @@ use super::args::{overrides, program};
 use super::exit::{DONE, Misuse};
 use super::numbers::number;
 use super::print::{note, print, print_json};
-use super::train::{Finished, Session, start_of};
+use super::report;
+use super::train::{Session, exit_code, start_of};
 use crate::config::{Base, Config, GenerateConfig, with_overrides};
 use crate::data::{self, BatchSource, Records, Split, Tokens, conversations};
 use crate::device::DeviceSpec;
@@ -123,14 +123,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         }
     };
     let session = Session { config, run_dir, start, from: None, force: false, tui: args.tui };
-    let compared = OnceCell::new();
-    let compare = |summary: &Summary| {
-        if !summary.interrupted {
-            compared.set(Compared::new(args, &base, summary)?).ok();
-        }
-        Ok(())
+    let (summary, progress) = match session.train(&Ranks::alone())? {
+        Ok(trained) => trained,
+        Err(code) => return Ok(code),
     };
-    session.run(&Ranks::alone(), compare, |finished| at_end(args, finished, compared.get()))
+    let compared = (!summary.interrupted).then(|| Compared::new(args, &base, &summary)).transpose()?;
+    let next = next_command(args, &summary);
+    progress.finish(&summary, &report::at_end(&summary.run_dir), ["chat with it", &next]);
+    if let Some(compared) = compared {
+        compared.print(args, &summary)?;
+    }
+    Ok(exit_code(&summary))
 }
 
 /// The base with a chat template, a run beside it, and the arguments with its name.
@@ -261,6 +264,51 @@ impl Compared {
         result.write(&RunDir::open(&summary.run_dir)?)?;
         Ok(Self { result, trained_parameters, base_sha256, records: split.summary })
     }
+
+    /// Prints the comparison.
+    fn print(&self, args: &Args, summary: &Summary) -> anyhow::Result<()> {
+        let Self { result, trained_parameters, base_sha256, records } = self;
+        let BeforeAndAfter { held_out_loss: [base_val_loss, _], general_loss, general_tokens, answers } = result;
+        if args.json {
+            let mut object = serde_json::to_value(summary)?;
+            let more = json!({
+                "trained_parameters": trained_parameters,
+                "base": args.run,
+                "base_sha256": base_sha256,
+                "counted_tokens": records.counted_tokens,
+                "skipped_records": records.skipped,
+                "base_val_loss": base_val_loss,
+                "general_tokens": general_tokens,
+                "base_general_loss": general_loss.map(|it| it[0]),
+                "general_loss": general_loss.map(|it| it[1]),
+            });
+            if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+                object.extend(more);
+            }
+            return print_json(&object);
+        }
+        print(&format!(
+            "held-out records: loss {base_val_loss:.4} before, {:.4} after; {} parameters trained\n",
+            summary.best_val_loss.unwrap_or(f64::NAN),
+            grouped(*trained_parameters)
+        ))?;
+        if let Some([before, after]) = general_loss {
+            print(&format!(
+                "general text: loss {before:.4} before, {after:.4} after ({:+.1} %), on {} tokens\n",
+                100.0 * (after / before - 1.0),
+                grouped(*general_tokens)
+            ))?;
+        }
+        for Answers { prompt, expected, before, after } in answers {
+            print(&format!(
+                "\nprompt    {}\nexpected  {}\n",
+                cut_in_the_middle(&one_line(prompt), SHOWN_OF_PROMPT),
+                one_line(expected)
+            ))?;
+            print(&format!("before    {}\nafter     {}\n", one_line(before), one_line(after)))?;
+        }
+        Ok(())
+    }
 }
 
 impl Args {
@@ -272,53 +320,6 @@ impl Args {
         let ids = trained.tokenizer.encode_prompt(GENERAL_TEXT).ok();
         Ok(ids.map(|ids| Split::from(Tokens::from_ids(&ids, GENERAL_TEXT.len() as u64))))
     }
-}
-
-/// Prints the comparison.
-fn at_end(args: &Args, finished: &Finished, compared: Option<&Compared>) -> anyhow::Result<()> {
-    let Finished { summary, progress, report } = finished;
-    progress.finish(summary, report, ["chat with it", &next_command(args, summary)]);
-    let Some(Compared { result, trained_parameters, base_sha256, records }) = compared else { return Ok(()) };
-    let BeforeAndAfter { held_out_loss: [base_val_loss, _], general_loss, general_tokens, answers } = result;
-    if args.json {
-        let mut object = serde_json::to_value(summary)?;
-        let more = json!({
-            "trained_parameters": trained_parameters,
-            "base": args.run,
-            "base_sha256": base_sha256,
-            "counted_tokens": records.counted_tokens,
-            "skipped_records": records.skipped,
-            "base_val_loss": base_val_loss,
-            "general_tokens": general_tokens,
-            "base_general_loss": general_loss.map(|it| it[0]),
-            "general_loss": general_loss.map(|it| it[1]),
-        });
-        if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
-            object.extend(more);
-        }
-        return print_json(&object);
-    }
-    print(&format!(
-        "held-out records: loss {base_val_loss:.4} before, {:.4} after; {} parameters trained\n",
-        summary.best_val_loss.unwrap_or(f64::NAN),
-        grouped(*trained_parameters)
-    ))?;
-    if let Some([before, after]) = general_loss {
-        print(&format!(
-            "general text: loss {before:.4} before, {after:.4} after ({:+.1} %), on {} tokens\n",
-            100.0 * (after / before - 1.0),
-            grouped(*general_tokens)
-        ))?;
-    }
-    for Answers { prompt, expected, before, after } in answers {
-        print(&format!(
-            "\nprompt    {}\nexpected  {}\n",
-            cut_in_the_middle(&one_line(prompt), SHOWN_OF_PROMPT),
-            one_line(expected)
-        ))?;
-        print(&format!("before    {}\nafter     {}\n", one_line(before), one_line(after)))?;
-    }
-    Ok(())
 }
 
 /// The command to continue an interrupted run, or to chat with a finished one.

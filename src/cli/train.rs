@@ -132,15 +132,21 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     config::provide_stories(&config)?;
     let start = start_of(args.resume, args.overwrite);
     let session = Session { config, run_dir, start, from: args.from.clone(), force: args.force, tui: args.tui };
-    session.run(
-        ranks,
-        |_| Ok(()),
-        |trained| {
-            let (summary, progress, report) = (&trained.summary, &trained.progress, &trained.report);
-            progress.finish(summary, report, ["generate text with it", &next_command(args, summary)]);
-            if args.json { print_json(summary) } else { Ok(()) }
-        },
-    )
+    let (summary, progress) = match session.train(ranks)? {
+        Ok(trained) => trained,
+        Err(code) => return Ok(code),
+    };
+    let next = next_command(args, &summary);
+    progress.finish(&summary, &report::at_end(&summary.run_dir), ["generate text with it", &next]);
+    if args.json {
+        print_json(&summary)?;
+    }
+    Ok(exit_code(&summary))
+}
+
+/// The exit code of a finished or interrupted run.
+pub(super) fn exit_code(summary: &Summary) -> u8 {
+    if summary.interrupted { INTERRUPTED } else { DONE }
 }
 
 /// How a run starts, according to these arguments.
@@ -162,21 +168,10 @@ pub(super) struct Session {
     pub(super) tui: bool,
 }
 
-/// A finished or interrupted run.
-pub(super) struct Finished {
-    pub(super) summary: Summary,
-    pub(super) progress: Progress,
-    pub(super) report: String,
-}
-
 impl Session {
-    /// Trains, calls `before_report`, writes the report, calls `at_end`, and returns the exit code.
-    pub(super) fn run(
-        self,
-        ranks: &Ranks,
-        before_report: impl FnOnce(&Summary) -> anyhow::Result<()>,
-        at_end: impl FnOnce(&Finished) -> anyhow::Result<()>,
-    ) -> anyhow::Result<u8> {
+    /// Trains the run, to its end or until it is interrupted. If it ended before the first step or at a loss that is not
+    /// finite, that is reported, and only the exit code is left.
+    pub(super) fn train(self, ranks: &Ranks) -> anyhow::Result<Result<(Summary, Progress), u8>> {
         let Self { config, run_dir, start, from, force, tui } = self;
         if tui {
             dashboard::check()?;
@@ -199,30 +194,24 @@ impl Session {
             [] => train::lead(job, ranks, observer, &interrupter),
             others => train::train_on(job, others, observer, &interrupter, note_skipped),
         };
-        let summary = match trained {
-            Ok(summary) => summary,
-            Err(error) => {
-                let is_interrupted = matches!(error, TrainError::InterruptedEarly);
-                let has_curves = matches!(error, TrainError::NotFinite { .. });
-                let error = anyhow::Error::from(error);
-                progress.failed(&describe(&error));
-                if is_interrupted {
-                    note(error);
-                    return Ok(INTERRUPTED);
-                }
-                if !has_curves {
-                    return Err(error);
-                }
-                note(describe(&error));
-                progress.say(&report::at_end(&run_dir));
-                return Ok(FAILED);
-            }
+        let error = match trained {
+            Ok(summary) => return Ok(Ok((summary, progress))),
+            Err(error) => error,
         };
-        before_report(&summary)?;
-        let report = report::at_end(&run_dir);
-        let finished = Finished { summary, progress, report };
-        at_end(&finished)?;
-        Ok(if finished.summary.interrupted { INTERRUPTED } else { DONE })
+        let is_interrupted = matches!(error, TrainError::InterruptedEarly);
+        let has_curves = matches!(error, TrainError::NotFinite { .. });
+        let error = anyhow::Error::from(error);
+        progress.failed(&describe(&error));
+        if is_interrupted {
+            note(error);
+            return Ok(Err(INTERRUPTED));
+        }
+        if !has_curves {
+            return Err(error);
+        }
+        note(describe(&error));
+        progress.say(&report::at_end(&run_dir));
+        Ok(Err(FAILED))
     }
 }
 
