@@ -38,10 +38,9 @@ fn figure(Figure { title, choice, content }: &Figure) -> String {
         Content::Charts(_) => ("chart", "img", None),
         Content::Lines(_) => ("lines", "group", None),
     };
-    // A grid and a map scroll sideways, bars fit a narrow screen; the others are drawn for wide and for narrow ones.
+    // Some scroll sideways on narrow screens, beginning with the names and numbers; the others are drawn for both.
     let rooms = match content {
-        Content::Grid(_) | Content::Map(_) => &[("", WIDE)][..],
-        Content::Bars(_) => &[("", NARROW)],
+        Content::Grid(_) | Content::Bars(_) | Content::Map(_) => &[("", WIDE)][..],
         Content::Pieces(_) | Content::Charts(_) | Content::Lines(_) => &[(" wide", WIDE), (" narrow", NARROW)],
     };
     let title = escape(title);

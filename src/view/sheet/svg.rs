@@ -170,29 +170,28 @@ fn grid(grid: &Grid) -> Drawing {
     (svg, [left + grid.columns.len() as f64 * column, ROW + grid.rows.len() as f64 * height])
 }
 
-/// Rows of a name, a bar from 0 to the right, or the left if it is below 0, and a number.
+/// Rows of a name, a number, and a bar from 0 to the right, or to the left if it is below 0.
 fn bars(bars: &Bars, room: f64) -> Drawing {
     let labels: Vec<String> = bars.rows.iter().map(|(_, value)| (bars.label)(*value)).collect();
-    let left = ADVANCE * (columns(bars.rows.iter().map(|(name, _)| name)) + 1.0);
-    let right = ADVANCE * (columns(labels.iter()) + 1.0);
-    let track = (room - left - right).clamp(80.0, 320.0);
+    let names = ADVANCE * (columns(bars.rows.iter().map(|(name, _)| name)) + 1.0);
+    let left = names + ADVANCE * (columns(labels.iter()) + 1.0);
+    let track = (room - left).clamp(80.0, 320.0);
     let is_signed = bars.rows.iter().any(|(_, value)| *value < 0.0);
     let zero = if is_signed { track / 2.0 } else { 0.0 };
-    let end = left + track + right;
     let mut svg = String::new();
     for (row, ((name, value), label)) in bars.rows.iter().zip(&labels).enumerate() {
         let y = row as f64 * ROW;
         let length = (track - zero) * bars.length(*value);
         let (class, start) = if *value < 0.0 { ("negative", zero - length) } else { ("positive", zero) };
         svg += &format!(
-            "<g role=\"row\">\n<g role=\"rowheader\">{}</g>\n{}{}<g role=\"cell\">{}</g>\n</g>\n",
-            text("m", [left - 8.0, y + 14.0], Anchor::End, name),
+            "<g role=\"row\">\n<g role=\"rowheader\">{}</g>\n<g role=\"cell\">{}</g>\n{}{}</g>\n",
+            text("m", [names - 8.0, y + 14.0], Anchor::End, name),
+            text("i", [left - 8.0, y + 14.0], Anchor::End, label),
             rect("track", [left, y + 4.0], [track, 12.0]),
-            rect(class, [left + start, y + 4.0], [length, 12.0]),
-            text("i", [end, y + 14.0], Anchor::End, label)
+            rect(class, [left + start, y + 4.0], [length, 12.0])
         );
     }
-    (svg, [end, bars.rows.len() as f64 * ROW])
+    (svg, [left + track, bars.rows.len() as f64 * ROW])
 }
 
 fn pieces(pieces: &Pieces, room: f64) -> Drawing {
