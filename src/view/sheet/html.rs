@@ -50,6 +50,7 @@ fn figure(Figure { title, choice, content }: &Figure) -> String {
             format!("{title}: arrow keys move from {part} to {part}"),
             " data-walk tabindex=\"0\"",
         ),
+        None if kind == "bars" => (String::new(), title.clone(), " tabindex=\"0\""), // so that keys can scroll
         None => (String::new(), title.clone(), ""),
     };
     let first = match content {
