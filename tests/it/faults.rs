@@ -178,16 +178,6 @@ fn devices_and_pipes_in_runs_are_refused() {
 }
 
 #[test]
-fn overwrite_spares_folders_that_are_no_runs() {
-    let place = Place::new();
-    fs::create_dir(place.path("site"));
-    fs::write(place.path("site/config.toml"), "title = \"My site\"\n");
-    fs::write(place.path("site/best"), "of the year");
-    place.train("site", place.config(&[]), Start::Overwrite, None).expect_err("not a run");
-    assert_eq!(place.read("site/best"), b"of the year");
-}
-
-#[test]
 fn leftovers_of_killed_start_are_replaced() {
     let place = Place::new();
     let make = |dir: &str, names: &[(&str, &str)]| {

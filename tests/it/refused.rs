@@ -183,6 +183,7 @@ fn import_and_export_keep_existing_files() {
     }
     fs::create_dir(folder.path("notes"));
     folder.write("notes/today.txt", "mine");
+    folder.write("notes/config.toml", "title = \"My notes\"\n"); // other programs have one, too
     assert_snapshot!(folder.fail(&["import", path, "--run-dir", "notes", "--overwrite"]), @r"
     error: `notes` is not empty and not a run, so nothing is written there
       hint: choose another place with --run-dir

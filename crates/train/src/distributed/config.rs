@@ -45,7 +45,6 @@ pub enum SyncKind {
 
 impl DistributedConfig {
     /// The limit of `timeout_s`, or `None` without a limit.
-    #[must_use]
     pub fn time_limit(&self) -> Option<Duration> {
         (self.timeout_s > 0).then(|| Duration::from_secs(self.timeout_s as u64))
     }

@@ -26,7 +26,6 @@ pub enum ExchangeDtype {
 
 impl ExchangeDtype {
     /// The number of bytes per number.
-    #[must_use]
     pub const fn n_bytes(self) -> usize {
         match self {
             Self::F32 => size_of::<f32>(),

@@ -48,7 +48,6 @@ impl OptimizerConfig {
     }
 
     /// The tensors of `optimizer.safetensors` for the parameters of a model, by name and shape.
-    #[must_use]
     pub fn saved_tensors(&self, parameters: &[Parameter]) -> BTreeMap<String, Vec<usize>> {
         let state = self.state_of(parameters).into_iter().map(|(name, n)| (name, vec![n]));
         let averaged = parameters.iter().filter(|parameter| parameter.is_trained && self.ema_decay > 0.0);
@@ -58,7 +57,6 @@ impl OptimizerConfig {
     }
 
     /// The FLOPs of the matrix products in one update of all `parameters`.
-    #[must_use]
     pub fn update_flops(&self, parameters: &[Parameter]) -> f64 {
         let trained = parameters.iter().filter(|parameter| parameter.is_trained);
         trained.fold(0.0, |sum, parameter| sum + self.rule_of(parameter).flops(parameter)) // a `sum` of none is -0.0
@@ -66,7 +64,6 @@ impl OptimizerConfig {
 
     /// The temporary memory in bytes for the update of a parameter, besides its weights, gradient and state. `is_fused`
     /// says whether the update is one operation, as on a CPU, or composed of burn's operations.
-    #[must_use]
     pub fn temporary_bytes(&self, parameter: &Parameter, is_fused: bool) -> f64 {
         self.rule_of(parameter).temporary_bytes(parameter, is_fused)
     }

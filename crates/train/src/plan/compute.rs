@@ -44,7 +44,6 @@ pub struct Compute {
 const FUSED_BACKWARD: f64 = 5.0 / 2.0;
 
 /// Counts the FLOPs of one token.
-#[must_use]
 pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) -> Compute {
     let ModelConfig { n_layers, context_length, d_model, n_heads, head_dim, .. } = *config;
     let [l, t, c, v, h, d] = [n_layers, context_length, d_model, vocab_size, n_heads, head_dim].map(|n| n as f64);

@@ -39,7 +39,6 @@ pub struct Writing<'a> {
 
 impl Writing<'_> {
     /// The least memory needed, in bytes: weights, keys and values, and the `RoPE` table.
-    #[must_use]
     pub fn memory(&self) -> u64 {
         self.weights.saturating_add(self.cache()).saturating_add(self.rotations())
     }

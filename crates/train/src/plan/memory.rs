@@ -84,7 +84,6 @@ impl Memory {
     }
 
     /// Whether the peak exceeds the machine's free memory.
-    #[must_use]
     pub fn is_too_much_now(&self) -> bool {
         self.machine.is_some_and(|machine| self.peak > machine.available)
     }

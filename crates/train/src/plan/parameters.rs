@@ -42,7 +42,6 @@ pub struct BlockParameters {
 }
 
 /// Counts the parameters of a model.
-#[must_use]
 pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
     let [first, later] = [0, 1].map(|block_idx| Parameter::of_block(config, block_idx));
     let outside = Parameter::outside_blocks(config, vocab_size).concat();

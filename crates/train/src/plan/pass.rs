@@ -31,7 +31,6 @@ pub struct MemoryBreakdown {
 
 impl MemoryBreakdown {
     /// The sum of all parts.
-    #[must_use]
     pub fn total(&self) -> f64 {
         self.activations + self.attention_weights + self.logits + self.gradients + self.temporaries
     }
@@ -49,7 +48,6 @@ pub struct PassMemory {
 }
 
 /// Estimates the memory of a training pass over `batch_size` rows of a full context.
-#[must_use]
 pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> PassMemory {
     let ModelConfig { context_length, d_model, .. } = *config;
     let rows = [batch_size, context_length];

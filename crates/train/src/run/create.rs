@@ -16,39 +16,23 @@ impl RunDir {
     /// Checks, without changing anything, that a new run may be created at `root`: the path is free or has a run
     /// without steps, or `overwrite` is set and it has any run. Nothing but a run's files may be removed with it.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
-        let is_nothing = |entry: &fs::DirEntry| entry.file_name() == LOCK || is_partial(&entry.path());
-        let mut entries = match fs::read_dir(root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(cannot_read(root))?.filter(|entry| !entry.as_ref().is_ok_and(is_nothing)),
-        };
-        match entries.next().transpose().map_err(cannot_read(root))? {
-            None => Ok(()),
-            Some(_) if !is_run(root) => Err(RunError::NotEmpty(root.to_owned())),
-            Some(_) if overwrite || !has_steps(&Self::open(root)?) => match others(root)? {
-                others if others.is_empty() => Ok(()),
-                others => Err(RunError::Others { root: root.to_owned(), others }),
-            },
-            Some(_) => Err(RunError::Exists(root.to_owned())),
+        if entries(root)?.iter().all(|path| is_named(path, &[LOCK])) {
+            Ok(())
+        } else if !is_run(root) {
+            Err(RunError::NotEmpty(root.to_owned()))
+        } else if overwrite || !has_steps(&Self::open(root)?) {
+            refuse(root, others(root)?)
+        } else {
+            Err(RunError::Exists(root.to_owned()))
         }
     }
 
     /// Checks, without changing anything, that [`RunDir::remove`] would remove only a run, or that there is none.
     pub(crate) fn check_removable(root: &Path) -> Result<(), RunError> {
         Self::check_new(root, true)?;
-        let entries = match fs::read_dir(root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(cannot_read(root))?.flatten(),
-        };
-        let is_other = |entry: &fs::DirEntry| {
-            let is_named = CONTENTS.iter().chain([&LOCK]).any(|name| entry.file_name() == *name);
-            !is_named && !is_partial(&entry.path())
-        };
-        let mut others: Vec<PathBuf> = entries.filter(is_other).map(|entry| entry.file_name().into()).collect();
-        others.sort();
-        match others.is_empty() {
-            true => Ok(()),
-            false => Err(RunError::Others { root: root.to_owned(), others }),
-        }
+        let mut others = entries(root)?;
+        others.retain(|path| !is_named(path, &CONTENTS) && !is_named(path, &[LOCK]));
+        refuse(root, others)
     }
 
     /// Removes a run and its directory, unless that holds something else.
@@ -153,16 +137,24 @@ fn remove_contents(root: &Path, names: &[&str]) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Files in the folders of a run that no run writes, and that would be removed with it; relative to `root`.
+/// The paths in a folder; none if it is missing.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, RunError> {
+    match fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => Ok(entries.map_err(cannot_read(folder))?.iter().map(fs::DirEntry::path).collect()),
+    }
+}
+
+/// Whether a file has one of these names, or was left half-written.
+fn is_named(path: &Path, names: &[&str]) -> bool {
+    names.iter().any(|name| path.ends_with(name)) || is_partial(path)
+}
+
+/// Files in the folders of a run that no run writes, and that would be removed with it.
 fn others(root: &Path) -> Result<Vec<PathBuf>, RunError> {
-    let entries = |folder: &Path| -> Result<Vec<PathBuf>, RunError> {
-        if !folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
-            return Ok(Vec::new()); // of a link, only the link is removed
-        }
-        let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        Ok(entries.map_err(cannot_read(folder))?.iter().map(fs::DirEntry::path).collect())
-    };
-    let is_named = |path: &Path, names: &[&str]| names.iter().any(|name| path.ends_with(name)) || is_partial(path);
+    // Of a link, only the link is removed.
+    let entries =
+        |folder: &Path| if folder.is_symlink() || !folder.is_dir() { Ok(Vec::new()) } else { entries(folder) };
     let mut others = entries(&root.join(TENSORBOARD))?;
     others.retain(|path| !is_named(path, &[tensorboard::EVENTS]));
     for path in entries(&root.join(CHECKPOINTS))? {
@@ -174,8 +166,17 @@ fn others(root: &Path) -> Result<Vec<PathBuf>, RunError> {
             _ => others.push(path),
         }
     }
+    Ok(others)
+}
+
+/// Returns an error that names the `others` in the run at `root`, if there are any.
+fn refuse(root: &Path, mut others: Vec<PathBuf>) -> Result<(), RunError> {
+    if others.is_empty() {
+        return Ok(());
+    }
     others.sort();
-    Ok(others.iter().map(|path| path.strip_prefix(root).unwrap_or(path).to_owned()).collect())
+    let others = others.iter().map(|path| path.strip_prefix(root).unwrap_or(path).to_owned()).collect();
+    Err(RunError::Others { root: root.to_owned(), others })
 }
 
 /// Whether a run has something to lose: a step, saved or logged, or imported weights.

@@ -44,7 +44,6 @@ impl From<&Scalar> for Value {
 
 impl LogRow {
     /// The value of a column; `None` if none was logged.
-    #[must_use]
     pub fn get(&self, column: &str) -> Option<Value> {
         self.find(column).ok().map(|at| (&self.values[at].1).into())
     }

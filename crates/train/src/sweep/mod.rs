@@ -31,7 +31,7 @@ pub use sweep_plan::{Method, SweepPlan};
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
 use crate::plan::{self, PlanError};
 use crate::run::RunError;
-use crate::train::{Interrupter, TrainError};
+use crate::train::{Interrupter, TrainError, in_own_pool};
 use equal_time::{steps_within, whole_steps};
 use log::Folder;
 use results::{Prepared, Results, mean};
@@ -468,13 +468,8 @@ fn side_by_side<T: Send>(jobs: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
     if jobs == 1 {
         return vec![work()];
     }
-    let n_threads = (rayon::current_num_threads() / jobs).max(1);
     thread::scope(|scope| {
-        let one = || {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build();
-            pool.expect("the system has threads").install(&work)
-        };
-        let running: Vec<_> = (0..jobs).map(|_| scope.spawn(one)).collect();
+        let running: Vec<_> = (0..jobs).map(|_| scope.spawn(|| in_own_pool(jobs, &work))).collect();
         running.into_iter().map(|thread| thread.join().expect("panics of runs are caught")).collect()
     })
 }

@@ -68,7 +68,6 @@ pub enum KeptCheckpoints {
 
 impl KeptCheckpoints {
     /// The most checkpoints that are kept.
-    #[must_use]
     pub fn limit(self) -> usize {
         match self {
             Self::Latest(n) => n,

@@ -70,9 +70,10 @@ fn or_end_others<T>(
     done
 }
 
-/// Runs `f` in a separate thread pool with a share of the cores, since two ranks in the same pool could deadlock.
-fn in_own_pool<T: Send>(n_devices: usize, f: impl FnOnce() -> T + Send) -> T {
-    let n_threads = (rayon::current_num_threads() / n_devices).max(1);
+/// Runs `f`, one of `n_parts` that run at once, in a separate thread pool with its share of the cores: two ranks in the
+/// same pool could deadlock.
+pub(crate) fn in_own_pool<T: Send>(n_parts: usize, f: impl FnOnce() -> T + Send) -> T {
+    let n_threads = (rayon::current_num_threads() / n_parts).max(1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().expect("the system can start threads");
     pool.install(f)
 }

@@ -31,6 +31,7 @@ pub use burn::train::Interrupter;
 
 pub use assignment::Assignment;
 pub use config::{KeptCheckpoints, TrainConfig};
+pub(crate) use devices::in_own_pool;
 pub use devices::train_on;
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};

@@ -32,7 +32,6 @@ pub struct RendererObserver {
 
 impl RendererObserver {
     /// An observer that passes what it sees to `renderer`.
-    #[must_use]
     pub fn new(renderer: Box<dyn MetricsRenderer>) -> Self {
         Self { renderer, split: None, eval_interval: 0, max_steps: 0 }
     }

@@ -16,7 +16,6 @@ pub struct Thinned<T> {
 
 impl<T: Clone> Thinned<T> {
     /// An empty series of fewer than `most` items, an even number. `merge` makes one item of a group.
-    #[must_use]
     pub fn new(most: usize, merge: fn(&[T]) -> T) -> Self {
         Self { items: Vec::new(), gathered: Vec::new(), group: 1, most, merge }
     }

@@ -52,12 +52,6 @@ pub struct StepResult {
 }
 
 impl StepResult {
-    /// The reason why the step did not change the weights; `None` if it did change them.
-    #[must_use]
-    pub fn skipped(&self) -> Option<&Skipped> {
-        self.skipped.as_deref()
-    }
-
     /// Waits until the step is done.
     ///
     /// # Errors
