@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use super::args::warn_if_slow;
 use super::exit::{INTERRUPTED, Misuse, on_ctrl_c};
-use super::numbers::{count, within};
+use super::numbers::{at_least_one, count, within};
 use super::print::note;
 use super::weights::Formats;
 use crate::config::ModelConfig;
@@ -54,11 +54,11 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 8080, value_parser = |typed: &str| within(typed, 0..=65_535).map(|n| n as u16))]
     port: u16,
     /// Maximum number of completions that a model generates at once
-    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     parallel: usize,
     /// Speculate on a CPU while a model generates a single completion: propose up to N tokens at once from its
     /// repetitions, which never changes it; 0: off
-    #[arg(long, value_name = "N", default_value = "0", value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count)]
     speculate: usize,
     #[command(flatten)]
     formats: Formats,
@@ -82,9 +82,6 @@ pub(super) struct Args {
 
 /// Runs the server until it is stopped.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    if args.parallel == 0 {
-        return Err(Misuse("--parallel must be at least 1".to_owned()).into());
-    }
     if !args.adapter.is_empty() && args.runs.len() != 1 {
         return Err(Misuse("--adapter is for one RUN: name only the run that the adapter belongs to".to_owned()).into());
     }

@@ -6,9 +6,6 @@ use super::ConfigJson;
 use super::config::BosEos;
 use tinderbox_model::config::GenerateConfig;
 
-/// The numeric keys with the same meaning in both.
-const SAMPLING: [&str; 4] = ["temperature", "top_p", "min_p", "repetition_penalty"];
-
 /// The settings of a `generation_config.json`; the ids of end tokens that it lacks come from the `config.json` beside
 /// it. Missing keys have the defaults of `[generate]`.
 ///
@@ -27,9 +24,10 @@ pub(super) fn read(config: &Map<String, Value>, map: &Map<String, Value>) -> Res
         None => {}
         Some(false) => generate.temperature = 0.0,
         Some(true) => {
-            let [temperature, top_p, min_p, penalty] = SAMPLING.map(|key| keys.number_or(key, default(key)));
-            (generate.temperature, generate.top_p, generate.min_p) = (temperature, top_p, min_p);
-            generate.repetition_penalty = penalty;
+            generate.temperature = keys.number_or("temperature", 1.0);
+            generate.top_p = keys.number_or("top_p", 1.0);
+            generate.min_p = keys.number_or("min_p", 0.0);
+            generate.repetition_penalty = keys.number_or("repetition_penalty", 1.0);
             generate.top_k = match keys.get("top_k").and_then(Value::as_u64) {
                 Some(0) | None => 0,
                 Some(_) => keys.size_or("top_k", 1),
@@ -40,11 +38,6 @@ pub(super) fn read(config: &Map<String, Value>, map: &Map<String, Value>) -> Res
         keys.problems.extend(broken.0.into_iter().map(|rule| rule.replace("generate.", "")));
     }
     if keys.problems.is_empty() { Ok(generate) } else { Err(keys.problems) }
-}
-
-/// The value of a key of [`SAMPLING`] that a file with sampling lacks.
-fn default(key: &str) -> f64 {
-    if key == "min_p" { 0.0 } else { 1.0 }
 }
 
 /// The content of `generation_config.json`: the run's default sampling settings.
