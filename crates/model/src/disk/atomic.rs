@@ -1,11 +1,11 @@
-//! Atomic writes: readers, even after a crash, find a file or directory complete or not at all.
+//! Atomic writes: readers, even after a crash, find a file or directory complete or not at all. Once a call returns, the
+//! names that it made survive a crash of the system.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::file::{PARTIAL, Temporary, remove_unused, start_of_name};
-use super::names::{rename, sync_names_beside};
+use super::file::{PARTIAL, Temporary, folder_of, remove_unused, start_of_name, unique_name};
 
 /// Replaces the file `path`: a reader sees the old contents or the new ones.
 ///
@@ -52,19 +52,12 @@ pub fn write_synced<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<
 
 /// Removes a directory: it is gone at once, and its files afterwards.
 pub fn remove_dir(dir: &Path) -> io::Result<()> {
-    let partial = partial_name(dir);
+    let partial = unique_name(dir);
     rename(dir, &partial)?;
     fs::remove_dir_all(partial)
 }
 
-/// The hidden name beside `path` for something half written or half removed.
-fn partial_name(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}{PARTIAL}"))
-}
-
-/// Whether this is the name of something unfinished: its writer was killed, or is still
-/// working on it.
+/// Whether this is the name of something unfinished: its writer was killed, or is still working on it.
 pub fn is_partial(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     name.starts_with(b".") && name.ends_with(PARTIAL.as_bytes())
@@ -77,4 +70,35 @@ pub fn remove_left_over(dir: &Path) {
             remove_unused(&entry.path()).ok(); // the next process tries again
         }
     }
+}
+
+/// Renames within a directory and waits until the new name is on the disk.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_names_beside(to)
+}
+
+/// Waits until the name of a file or a directory is on the disk.
+pub fn sync_names_beside(path: &Path) -> io::Result<()> {
+    sync_dir(folder_of(path))
+}
+
+/// Waits until the names in a directory are on the disk.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    if !cfg!(unix) {
+        return Ok(()); // other systems cannot flush a directory
+    }
+    File::open(dir)?.sync_all()
+}
+
+/// Creates a directory and its missing parents, and waits until their names are on the disk.
+pub fn create_dir_all(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        create_dir_all(parent)?;
+    }
+    fs::create_dir_all(dir)?; // another process may have created it by now
+    sync_names_beside(dir)
 }

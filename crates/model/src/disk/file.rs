@@ -74,10 +74,15 @@ pub(super) fn start_of_name(target: &Path) -> String {
 pub(super) const DIGITS: usize = 16;
 
 /// An unused name in `folder`: a random number between `start` and `end`.
-pub(super) fn unique_path(folder: &Path, start: &str, end: &str) -> PathBuf {
+fn unique_path(folder: &Path, start: &str, end: &str) -> PathBuf {
     // Not the process id: processes in different containers that share a folder may have the same.
     let random = RandomState::new().hash_one(std::process::id());
     folder.join(format!("{start}{random:0DIGITS$x}{end}"))
+}
+
+/// An unused name beside `target` for something half written or half removed.
+pub(super) fn unique_name(target: &Path) -> PathBuf {
+    unique_path(target.parent().unwrap_or(Path::new("")), &start_of_name(target), PARTIAL)
 }
 
 /// A temporary file to write to: locked, with a unique name, and removed on drop unless it was renamed.

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::file::{DIGITS, MOST_ATTEMPTS, PARTIAL, folder_of, is_at, remove_unused, start_of_name, unique_path};
-use super::names::{create_dir_all, rename, sync_dir};
+use super::atomic::{create_dir_all, rename, sync_dir};
+use super::file::{DIGITS, MOST_ATTEMPTS, PARTIAL, folder_of, is_at, remove_unused, start_of_name, unique_name};
 
 /// A new directory `.NAME.NUMBER.partial` beside `target`, with a random number; removed on drop. Its lock
 /// distinguishes it from one that a killed process left.
@@ -96,10 +96,6 @@ pub fn lock_folder(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.lock().ok()?;
     Some(folder)
-}
-
-fn unique_name(target: &Path) -> PathBuf {
-    unique_path(target.parent().unwrap_or(Path::new("")), &start_of_name(target), PARTIAL)
 }
 
 /// Removes the partial files and directories of `target` that killed processes left; those that a process has locked

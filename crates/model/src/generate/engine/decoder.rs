@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::Engine;
 use super::adapters::{AdapterWork, Group, InLayer, Products};
 use super::layer::Work;
+use super::{Engine, in_f32};
 use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp, softcap_row};
 
 /// The most tokens of one sequence in a pass: enough that reading the weights costs little compared with the arithmetic.
@@ -272,8 +272,6 @@ fn predict(engine: &Engine, work: &mut Work, groups: &[Group], rows: Range<usize
         }
     }
     if let Some(cap) = engine.config.logit_softcap {
-        #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
-        let cap = cap as f32;
-        out.par_rows_mut(n_rows).for_each(|logits| softcap_row(logits, cap));
+        out.par_rows_mut(n_rows).for_each(|logits| softcap_row(logits, in_f32(cap)));
     }
 }
