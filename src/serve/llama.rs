@@ -102,7 +102,7 @@ pub(super) fn props(model: &LoadedModel) -> Value {
 
 /// The slots of a model. The first ones count as busy, since only their number is known.
 pub(super) fn slots(model: &LoadedModel) -> Value {
-    let n_busy = model.n_busy();
+    let n_busy = model.queue.n_busy();
     let speculative = model.slots.speculate > 0;
     let slot = |id: usize| json!({"id": id, "n_ctx": model.context_length(), "speculative": speculative, "is_processing": id < n_busy});
     (0..model.slots.n).map(slot).collect()

@@ -1,7 +1,6 @@
 //! A loaded model: its name, its tokenizer, and the queue of its thread.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -60,7 +59,6 @@ pub(super) struct LoadedModel {
     /// The index of its adapters; `None` for the base.
     pub(super) adapters: Option<usize>,
     pub(super) slots: Slots,
-    busy_slots: Arc<AtomicUsize>,
     pub(super) queue: Arc<Queue>,
     /// Made for the first sequence with a guide.
     vocabulary: Arc<OnceLock<Option<Arc<Vocabulary>>>>,
@@ -80,9 +78,7 @@ impl LoadedModel {
         // Models of tensors do not speculate.
         let is_engine = matches!(model, LanguageModel::Engine(_));
         let slots = Slots { speculate: if is_engine { slots.speculate } else { 0 }, ..slots };
-        let busy_slots = Arc::<AtomicUsize>::default();
-        let (queue, end) = Queue::new(MAX_WAITING);
-        let scheduler = Scheduler::new(model, tokenizer.clone(), slots, end, busy_slots.clone());
+        let (queue, scheduler) = Scheduler::new(model, tokenizer.clone(), slots, MAX_WAITING);
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let renderer = Arc::new(Renderer::new(program, render, &tokenizer));
         let (queue, vocabulary) = (Arc::new(queue), Arc::default());
@@ -99,7 +95,6 @@ impl LoadedModel {
                 metrics: Arc::default(),
                 adapters,
                 slots,
-                busy_slots: Arc::clone(&busy_slots),
                 queue: Arc::clone(&queue),
                 vocabulary: Arc::clone(&vocabulary),
             })
@@ -107,11 +102,6 @@ impl LoadedModel {
         let base = named(Adapted { name, tensors, run }, None);
         let adapted = adapted.into_iter().enumerate().map(|(i, adapted)| named(adapted, Some(i)));
         Ok(std::iter::once(base).chain(adapted).collect())
-    }
-
-    /// The number of slots in use by all models of its thread.
-    pub(super) fn n_busy(&self) -> usize {
-        self.busy_slots.load(Ordering::Relaxed)
     }
 
     /// Its tokens as text, for guides; `None` if a token's text depends on its context.

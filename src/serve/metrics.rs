@@ -19,7 +19,7 @@ const COUNTERS: [Counter; 3] = [
 
 const GAUGES: [Gauge; 3] = [
     ("waiting_texts", "Sequences that wait for a slot.", |it| it.queue.n_waiting()),
-    ("busy_places", "Slots in use.", LoadedModel::n_busy),
+    ("busy_places", "Slots in use.", |it| it.queue.n_busy()),
     ("places", "All slots.", |it| it.slots.n),
 ];
 

@@ -76,32 +76,34 @@ pub(super) enum EventKind {
 
 /// The queue of sequences for a model's thread.
 pub(super) struct Queue {
-    requests: UnboundedSender<VecDeque<SequenceRequest>>,
-    n_waiting: Arc<AtomicUsize>,
+    requests: UnboundedSender<Vec<SequenceRequest>>,
+    load: Arc<Load>,
     max_waiting: usize,
 }
 
-impl Queue {
-    /// A queue of up to `max_waiting` sequences, and its receiving end, for [`Scheduler::new`].
-    pub(super) fn new(max_waiting: usize) -> (Self, QueueEnd) {
-        let (requests, receiver) = unbounded_channel();
-        let n_waiting = Arc::new(AtomicUsize::new(0));
-        let end = QueueEnd { requests: receiver, n_waiting: n_waiting.clone() };
-        (Self { requests, n_waiting, max_waiting }, end)
-    }
+#[derive(Default)]
+struct Load {
+    n_waiting: AtomicUsize,
+    busy_slots: AtomicUsize,
+}
 
+impl Queue {
     /// Queues all sequences of a request or none.
-    pub(super) fn submit(&self, request: VecDeque<SequenceRequest>) -> Result<(), ApiError> {
+    pub(super) fn submit(&self, request: Vec<SequenceRequest>) -> Result<(), ApiError> {
         let n = request.len();
         let add = |n_waiting: usize| Some(n_waiting + n).filter(|sum| *sum <= self.max_waiting);
-        self.n_waiting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .map_err(|n| ApiError::busy(&format!("{n} completions are waiting to be generated")))?;
+        let added = self.load.n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        added.map_err(|n| ApiError::busy(&format!("{n} completions are waiting to be generated")))?;
         self.requests.send(request).map_err(|_| stopped())
     }
 
     pub(super) fn n_waiting(&self) -> usize {
-        self.n_waiting.load(Ordering::Relaxed)
+        self.load.n_waiting.load(Ordering::Relaxed)
+    }
+
+    /// The number of slots in use.
+    pub(super) fn n_busy(&self) -> usize {
+        self.load.busy_slots.load(Ordering::Relaxed)
     }
 
     /// Whether the thread of the model is still running.
@@ -113,11 +115,6 @@ impl Queue {
 /// The thread of a model ended without an error, which only a bug can cause.
 pub(super) fn stopped() -> ApiError {
     ApiError::unavailable("the model has stopped after an internal error")
-}
-
-pub(super) struct QueueEnd {
-    requests: UnboundedReceiver<VecDeque<SequenceRequest>>,
-    n_waiting: Arc<AtomicUsize>,
 }
 
 /// The slots for the sequences that a model generates at once.
@@ -135,10 +132,10 @@ pub(super) struct Scheduler {
     slots: Slots,
     batch: Batch<Active>,
     tokenizer: Tokenizer,
-    queue: QueueEnd,
-    /// The waiting sequences of each request, which has at least one.
-    waiting: Vec<VecDeque<SequenceRequest>>,
-    busy_slots: Arc<AtomicUsize>,
+    requests: UnboundedReceiver<Vec<SequenceRequest>>,
+    /// In the order in which they came.
+    waiting: VecDeque<SequenceRequest>,
+    load: Arc<Load>,
 }
 
 /// A sequence with a slot.
@@ -151,16 +148,12 @@ struct Active {
 }
 
 impl Scheduler {
-    /// A scheduler with these slots; it stores the number in use in `busy_slots`.
-    pub(super) fn new(
-        model: LanguageModel,
-        tokenizer: Tokenizer,
-        slots: Slots,
-        queue: QueueEnd,
-        busy_slots: Arc<AtomicUsize>,
-    ) -> Self {
-        let (batch, waiting) = (empty_batch(&model, slots), Vec::new());
-        Self { model, slots, batch, tokenizer, queue, waiting, busy_slots }
+    /// A scheduler with these slots, and its queue of up to `max_waiting` sequences.
+    pub(super) fn new(model: LanguageModel, tokenizer: Tokenizer, slots: Slots, max_waiting: usize) -> (Queue, Self) {
+        let (sender, requests) = unbounded_channel();
+        let (batch, waiting, load) = (empty_batch(&model, slots), VecDeque::new(), Arc::<Load>::default());
+        let queue = Queue { requests: sender, load: load.clone(), max_waiting };
+        (queue, Self { model, slots, batch, tokenizer, requests, waiting, load })
     }
 
     /// Generates until the queue is closed and empty.
@@ -177,20 +170,20 @@ impl Scheduler {
                 self.batch.sequences().for_each(|active| active.request.send(EventKind::Failed(error.clone())));
                 self.batch = empty_batch(&self.model, self.slots); // its cache may be incomplete
             }
-            self.busy_slots.store(self.batch.len(), Ordering::Relaxed);
+            self.load.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
     /// Receives queued sequences; waits for them if no sequence is active. False once none can follow.
     fn receive(&mut self) -> bool {
         if self.waiting.is_empty() && self.batch.is_empty() {
-            match self.queue.requests.blocking_recv() {
-                Some(request) => self.waiting.push(request),
+            match self.requests.blocking_recv() {
+                Some(request) => self.waiting.extend(request),
                 None => return false,
             }
         }
-        while let Ok(request) = self.queue.requests.try_recv() {
-            self.waiting.push(request);
+        while let Ok(request) = self.requests.try_recv() {
+            self.waiting.extend(request);
         }
         true
     }
@@ -198,17 +191,20 @@ impl Scheduler {
     fn turn(&mut self) -> Result<(), TensorReadError> {
         self.drop_abandoned();
         self.admit();
-        if self.batch.is_empty() { Ok(()) } else { self.round() }
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        // Reads the last tokens and part of the prompts, then generates a token of each fully read sequence.
+        let choose = |active: &mut Active, logits: &[f32], n_cached| (active.generate(logits, n_cached), ());
+        self.batch.step(Active::score_prompt, choose).map(|_| ())
     }
 
     /// Drops sequences that no client waits for, or that took too long.
     fn drop_abandoned(&mut self) {
         let now = Instant::now();
-        let count = |waiting: &[VecDeque<_>]| waiting.iter().map(VecDeque::len).sum::<usize>();
-        let n_before = count(&self.waiting);
-        self.waiting.iter_mut().for_each(|sequences| sequences.retain(|request| request.is_wanted(now)));
-        self.waiting.retain(|sequences| !sequences.is_empty());
-        self.queue.n_waiting.fetch_sub(n_before - count(&self.waiting), Ordering::Relaxed);
+        let n_before = self.waiting.len();
+        self.waiting.retain(|request| request.is_wanted(now));
+        self.load.n_waiting.fetch_sub(n_before - self.waiting.len(), Ordering::Relaxed);
         self.batch.retain(|active| active.request.is_wanted(now));
     }
 
@@ -217,33 +213,23 @@ impl Scheduler {
         while self.batch.has_free_slot()
             && let Some(request) = self.next()
         {
-            self.queue.n_waiting.fetch_sub(1, Ordering::Relaxed);
+            self.load.n_waiting.fetch_sub(1, Ordering::Relaxed);
             let logits = if request.settings.scores_prompt { Logits::Each } else { Logits::Last };
             let (prompt, adapters) = (request.prompt.clone(), request.adapters);
             self.batch.join(Active::new(request, &self.tokenizer), adapters, &prompt, logits);
-            self.busy_slots.store(self.batch.len(), Ordering::Relaxed);
+            self.load.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
     /// The next sequence of the request with the fewest slots, and among these of the one that has waited longest:
     /// requests take turns, however many sequences each has.
     fn next(&mut self) -> Option<SequenceRequest> {
-        let n_slots = |sequences: &VecDeque<SequenceRequest>| {
-            let is_same = |active: &&Active| active.request.events.same_channel(&sequences[0].events);
+        let n_slots = |request: &SequenceRequest| {
+            let is_same = |active: &&Active| active.request.events.same_channel(&request.events);
             self.batch.sequences().filter(is_same).count()
         };
-        let next = (0..self.waiting.len()).min_by_key(|request| n_slots(&self.waiting[*request]))?;
-        let sequence = self.waiting[next].pop_front();
-        if self.waiting[next].is_empty() {
-            self.waiting.remove(next);
-        }
-        sequence
-    }
-
-    /// Reads the last tokens and part of the prompts, then generates a token of each fully read sequence.
-    fn round(&mut self) -> Result<(), TensorReadError> {
-        let choose = |active: &mut Active, logits: &[f32], n_cached| (active.generate(logits, n_cached), ());
-        self.batch.step(Active::score_prompt, choose).map(|_| ())
+        let next = (0..self.waiting.len()).min_by_key(|at| n_slots(&self.waiting[*at]))?;
+        self.waiting.remove(next)
     }
 }
 
@@ -328,7 +314,7 @@ mod tests {
     use crate::model::Gpt;
 
     /// The sequences of a request, and the receiver of their events.
-    fn request(n: usize, token: u32, max_new_tokens: usize) -> (VecDeque<SequenceRequest>, UnboundedReceiver<Event>) {
+    fn request(n: usize, token: u32, max_new_tokens: usize) -> (Vec<SequenceRequest>, UnboundedReceiver<Event>) {
         let (events, receiver) = unbounded_channel();
         let sequence = |idx| SequenceRequest {
             idx,
@@ -353,9 +339,8 @@ mod tests {
         let tokenizer = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("the alphabet is valid");
         let config = ModelConfig { d_model: 16, n_layers: 1, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
         let model = Gpt::new(&config.with_derived(), tokenizer.vocab_size(), 7, &Device::flex());
-        let (queue, end) = Queue::new(100);
-        let scheduler =
-            Scheduler::new((&model).into(), tokenizer, Slots { n: n_slots, speculate: 0 }, end, Arc::default());
+        let slots = Slots { n: n_slots, speculate: 0 };
+        let (queue, scheduler) = Scheduler::new((&model).into(), tokenizer, slots, 100);
         thread::spawn(|| scheduler.run());
         queue
     }
