@@ -1,7 +1,7 @@
 //! Measures the speed and the memory of training and generation on this machine.
 //!
 //! Times are medians of rounds after a warm-up, with their spread ([`crate::measure`]). The memory is that of the
-//! process, so the caller measures each case in a separate process.
+//! process, which measures nothing else.
 
 pub mod generate;
 pub mod text;

@@ -127,13 +127,16 @@ fn gather_columns(from: Columns, shape: &[usize], ours: LazyTensor) -> LazyTenso
         let columns = indices(&from);
         let mut theirs = vec![0.0; n];
         for_each_rows(&ours, width, |first, rows| {
-            let here: Vec<usize> = (first..first + rows.len() / width).collect();
-            let rows = Matrix { values: rows, width, columns: &columns };
             if from.transposed {
-                transpose(rows, &mut theirs, n_rows, &here);
+                let here: Vec<usize> = (first..first + rows.len() / width).collect();
+                transpose(rows, &mut theirs, [width, n_rows], [&columns, &here]);
             } else {
-                let own: Vec<usize> = (0..columns.len()).collect();
-                copy(rows, &mut theirs[first * columns.len()..], columns.len(), &own);
+                let theirs = theirs[first * columns.len()..].chunks_mut(columns.len());
+                for (ours, theirs) in rows.chunks(width).zip(theirs) {
+                    for (value, column) in theirs.iter_mut().zip(&columns) {
+                        *value = ours[*column];
+                    }
+                }
             }
         })?;
         sink(&theirs)
@@ -150,12 +153,17 @@ fn concat_columns(pieces: Vec<(Columns, LazyTensor)>) -> LazyTensor {
         for (into, theirs) in &*pieces {
             let columns = indices(into);
             let their_width = if into.transposed { n_rows } else { columns.len() };
-            let own: Vec<usize> = (0..their_width).collect();
             for_each_rows(theirs, their_width, |first, rows| {
-                let theirs = Matrix { values: rows, width: their_width, columns: &own };
-                match into.transposed {
-                    true => transpose(theirs, &mut ours, width, &columns[first..first + rows.len() / their_width]),
-                    false => copy(theirs, &mut ours[first * width..], width, &columns),
+                if into.transposed {
+                    let own: Vec<usize> = (0..their_width).collect();
+                    let here = &columns[first..first + rows.len() / their_width];
+                    transpose(rows, &mut ours, [their_width, width], [&own, here]);
+                } else {
+                    for (theirs, ours) in rows.chunks(their_width).zip(ours[first * width..].chunks_mut(width)) {
+                        for (value, column) in theirs.iter().zip(&columns) {
+                            ours[*column] = *value;
+                        }
+                    }
                 }
             })?;
         }
@@ -202,29 +210,13 @@ fn for_each_rows(tensor: &LazyTensor, width: usize, mut f: impl FnMut(usize, &[f
     Ok(())
 }
 
-/// Selected columns of a matrix.
-struct Matrix<'a> {
-    values: &'a [f32],
-    width: usize,
-    columns: &'a [usize],
-}
-
-/// Writes the selected columns to the columns `to_columns` of a matrix.
-fn copy(from: Matrix<'_>, to: &mut [f32], to_width: usize, to_columns: &[usize]) {
-    for (from_row, to_row) in from.values.chunks(from.width).zip(to.chunks_mut(to_width)) {
-        for (from_column, to_column) in from.columns.iter().zip(to_columns) {
-            to_row[*to_column] = from_row[*from_column];
-        }
-    }
-}
-
-/// Writes each row to the column of a matrix given by `to_columns`.
-fn transpose(from: Matrix<'_>, to: &mut [f32], to_width: usize, to_columns: &[usize]) {
-    let bands = to.par_chunks_mut(to_width * BAND).zip(from.columns.par_chunks(BAND));
+/// Writes `columns` of each row of a matrix to a column of another, which `to_columns` gives. Both have these widths.
+fn transpose(from: &[f32], to: &mut [f32], [width, to_width]: [usize; 2], [columns, to_columns]: [&[usize]; 2]) {
+    let bands = to.par_chunks_mut(to_width * BAND).zip(columns.par_chunks(BAND));
     bands.for_each(|(to, columns)| {
-        for (rows, to_columns) in from.values.chunks(from.width * BLOCK).zip(to_columns.chunks(BLOCK)) {
+        for (rows, to_columns) in from.chunks(width * BLOCK).zip(to_columns.chunks(BLOCK)) {
             for (to, column) in to.chunks_mut(to_width).zip(columns) {
-                for (row, to_column) in rows.chunks(from.width).zip(to_columns) {
+                for (row, to_column) in rows.chunks(width).zip(to_columns) {
                     to[*to_column] = row[*column];
                 }
             }
