@@ -1,12 +1,13 @@
 //! The page: its files, and data of its views that the API does not have.
 
-use axum::extract::State;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::http::{Name, json_response};
+use super::http::{json_response, name};
 use super::library::ListedRun;
 use super::service::{Service, Shared, Work};
 use crate::run::{self, Curves, Difference, RunDir, RunError, RunInfo};
@@ -77,8 +78,8 @@ pub(super) async fn index() -> Response {
 }
 
 /// A file of the page.
-pub(super) async fn asset(Name(name): Name) -> Result<Response, ApiError> {
-    let (kind, text) = match &*name {
+pub(super) async fn asset(path: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
+    let (kind, text) = match &*name(path)? {
         "page.js" => (JS, view::app_assets().1),
         "page.css" => (CSS, view::app_assets().0),
         "app.css" => (CSS, include_str!("assets/app.css").to_owned()),

@@ -4,24 +4,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::header;
-use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::error::ApiError;
 
-/// The variable part of an address. Unlike `Path`, it rejects one that is not UTF-8 with an [`ApiError`].
-pub(super) struct Name(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for Name {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let path = Path::from_request_parts(parts, state).await;
-        path.map(|Path(name)| Self(name)).map_err(|_| ApiError::bad_request("the address is not UTF-8"))
-    }
+/// The variable part of an address.
+pub(super) fn name(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    path.map(|Path(name)| name).map_err(|_| ApiError::bad_request("the address is not UTF-8"))
 }
 
 /// A response with a JSON body.

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +23,7 @@ use super::error::{ApiError, echoed};
 use super::fields::{self, Fields, response_schema};
 use super::forms::{ChatRequest, CompletionRequest, ResponseRequest};
 use super::guard;
-use super::http::{Name, json_response, to_json};
+use super::http::{json_response, name, to_json};
 use super::inspect::{InspectFields, InspectRequest};
 use super::limits::{REQUEST_TIME, read_body};
 use super::llama::{self, DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, detokenize, tokenize};
@@ -168,7 +169,8 @@ fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
 
 /// A handler that answers with what an address names.
 fn named(answer: fn(&Service, &str) -> Result<Response, ApiError>) -> MethodRouter<Shared> {
-    get(move |State(service): State<Shared>, Name(name): Name| async move {
+    get(move |State(service): State<Shared>, path: Result<Path<String>, PathRejection>| async move {
+        let name = name(path)?;
         service.off_thread(Work::Long, move |service| answer(service, &name)).await
     })
 }
