@@ -29,9 +29,6 @@ impl Ranks {
 
     /// Waits for rank 0, which may fail instead of coming here. Called before an exchange that follows work of rank 0
     /// alone.
-    ///
-    /// # Errors
-    /// For the reason of [`Ranks::agree`].
     pub fn check_peers_alive(&self) -> Result<(), DistributedError> {
         self.agree(true).map(drop)
     }

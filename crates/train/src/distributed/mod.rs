@@ -164,9 +164,6 @@ impl Ranks {
     }
 
     /// Sums ones on the devices of all ranks, if they sum tensors directly, so that a missing library is found early.
-    ///
-    /// # Errors
-    /// If the sum is wrong.
     pub fn check_device_sums(&self) -> Result<(), DistributedError> {
         let Some(own) = self.cards.get(self.rank()) else { return Ok(()) };
         let sum = self.sum_on_devices(vec![Tensor::ones([1], own)]).remove(0).try_into_scalar::<f32>();
@@ -267,9 +264,6 @@ impl Ranks {
 }
 
 /// Returns an error if a launcher started several processes, since each would do all of the `work`.
-///
-/// # Errors
-/// If a launcher started several processes.
 pub fn refuse_launcher(work: &'static str) -> Result<(), DistributedError> {
     match launcher::n_processes() {
         0 | 1 => Ok(()),

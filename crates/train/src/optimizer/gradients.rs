@@ -105,9 +105,6 @@ impl Squares {
 
     /// The Euclidean norm of the gradients of each layer, in the order of the model: `token_embedding`, `blocks.0` and so
     /// on. Reads all of them back at once.
-    ///
-    /// # Errors
-    /// If the device fails.
     pub fn norms_by_layer(self) -> Result<Vec<(String, f64)>, TensorReadError> {
         if self.0.is_empty() {
             return Ok(Vec::new());

@@ -141,9 +141,6 @@ impl Optimizer {
     /// Restores the averages from `module`, the model of a checkpoint, and replaces its weights with the trained
     /// weights, which are moved out of `state`. Without averaging, or before the first step, the module stays
     /// unchanged.
-    ///
-    /// # Errors
-    /// If a weight is missing, has another size, or cannot be read.
     pub fn restore_average<M: Module>(
         &mut self,
         module: M,
@@ -157,10 +154,6 @@ impl Optimizer {
     }
 
     /// Restores the state from the result of [`Optimizer::state`]. Before the first step, `state` is empty.
-    ///
-    /// # Errors
-    /// If another kind of optimizer wrote the state, or if a tensor is missing, has another size, belongs to no
-    /// parameter, or cannot be read.
     pub fn restore(&mut self, mut state: BTreeMap<String, LazyTensor>, device: &Device) -> Result<(), StateError> {
         self.state.clear();
         if state.is_empty() {

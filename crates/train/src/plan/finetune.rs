@@ -24,30 +24,23 @@ const PASSES: usize = 3;
 
 /// The cost of a fine-tuning.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct FinetunePlan {
-    /// The device's name.
     pub device: String,
     /// The trained parameters.
     pub method: FinetuneMethod,
-    /// The records.
     pub records: Records,
     /// The records of each pass, and those that are held out.
     pub train_records: usize,
-    /// See `train_records`.
     pub val_records: usize,
-    /// The number of parameters of the model.
     pub parameters: u64,
-    /// Those that are trained.
     pub trained_parameters: u64,
-    /// The number of steps.
     pub steps: usize,
-    /// The passes over the records.
     pub passes: f64,
     /// The mean number of tokens that a step computes, padding included.
     pub tokens_per_step: f64,
     /// The number of tokens of the largest micro-batch, padding included.
     pub largest_batch: usize,
-    /// The bytes of a checkpoint.
     pub checkpoint_bytes: u64,
     /// The steps that were measured; `None` if none were.
     pub measured: Option<FinetuneCost>,
@@ -57,6 +50,7 @@ pub struct FinetunePlan {
 
 /// The measured cost of a few real steps.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct FinetuneCost {
     /// The peak memory of the process, in bytes; `None` if the system does not report it.
     pub peak: Option<u64>,
@@ -66,16 +60,11 @@ pub struct FinetuneCost {
     pub step_ms: f64,
     /// Tokens of training per second, padding included.
     pub tokens_per_s: f64,
-    /// All steps, in seconds.
     pub steps_s: f64,
-    /// All evaluations, in seconds.
     pub evaluations_s: f64,
 }
 
 /// Plans the fine-tuning of `config` on `device`. With `measure`, makes a few real steps. Leaves nothing behind.
-///
-/// # Errors
-/// As at the start of the training itself, or if the device fails.
 pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Result<FinetunePlan, PlanError> {
     let (config, corpus, model) = dry_run(config.clone(), device).map_err(Box::new)?;
     let records = corpus.records.as_ref().expect("a fine-tuning has records");

@@ -7,9 +7,6 @@ use tinderbox_model::format::size;
 use tinderbox_model::measure::Machine;
 
 /// Rejects a run that needs more memory than there is, assuming the smallest possible vocabulary.
-///
-/// # Errors
-/// If the run does not fit.
 pub fn check_training(config: &Config, device: &OpenDevice) -> Result<(), PlanError> {
     let vocab_size = config.model.vocab_size.unwrap_or(match config.tokenizer.kind {
         TokenizerKind::Byte => 256,
@@ -60,9 +57,6 @@ impl Writing<'_> {
     }
 
     /// Rejects a generation that needs more memory than there is.
-    ///
-    /// # Errors
-    /// If it does not fit.
     pub fn check(&self, machine: Machine) -> Result<(), PlanError> {
         let needed = self.memory();
         let [shown, total, free] = [needed, machine.total, machine.available].map(size);

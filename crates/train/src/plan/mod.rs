@@ -44,61 +44,50 @@ const MAX_PARAMETERS: u64 = 1 << 44;
 
 /// The reason why a run cannot be planned.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum PlanError {
-    /// The text cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The tokenizer's file cannot be used.
     #[error("cannot use tokenizer.path: {0}")]
     Tokenizer(#[source] TokenizerError),
-    /// The model is too large to be planned.
     #[error(
         "a model of {0} parameters fits no machine\n  hint: lower model.d_model, model.d_ff, \
          model.n_layers or the vocabulary"
     )]
     TooLarge(u64),
-    /// A fine-tuning could not begin.
     #[error(transparent)]
     Start(#[from] Box<TrainError>),
     /// There is too little memory: how much is needed, how much there is, and what helps.
     #[error("{0}; --force tries it all the same")]
     DoesNotFit(String),
-    /// The device failed while steps were measured.
     #[error("the device failed: {0}\n  hint: --no-measure plans without computing anything")]
     Device(String),
 }
 
 /// The cost of a run. Sizes are in bytes.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Plan {
-    /// The device's name.
     pub device: String,
     /// The precision of the run's matrix products.
     #[serde(skip)]
     pub matmul_precision: MatmulPrecision,
-    /// The vocabulary.
     pub vocabulary: Vocabulary,
     /// The text; `None` if it was not found.
     pub text: Option<Estimate>,
-    /// The parameters.
     pub parameters: Parameters,
     /// Whether other programs can read the model; `None` until the caller has asked those who know them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portable: Option<Portable>,
     /// The FLOPs of one token.
     pub flops_per_token: Compute,
-    /// The numbers of steps, evaluations, samples and checkpoints.
     pub run: RunCounts,
-    /// The peak memory.
     pub memory: Memory,
-    /// The checkpoints.
     pub disk: Disk,
     /// The duration of the run; `None` if nothing was measured.
     pub time: Option<Time>,
-    /// The run on several machines, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distributed: Option<Distributed>,
-    /// The assumptions made.
     pub notes: Vec<String>,
     /// The problems found, each with a hint.
     pub warnings: Vec<String>,
@@ -109,9 +98,6 @@ pub struct Plan {
 /// With `measure`, makes a few real steps on synthetic text, unless the run cannot be made there. Leaves nothing
 /// behind. `known` is the vocabulary of a run that starts from the weights of another; any other vocabulary follows
 /// from the config and its text.
-///
-/// # Errors
-/// If the text cannot be used, the model is too large to count, or the device fails.
 pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, measure: bool) -> Result<Plan, PlanError> {
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let (vocabulary, text) = text::find(config, known, &mut notes, &mut warnings)?;

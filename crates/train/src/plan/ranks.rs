@@ -34,9 +34,6 @@ pub struct Exchanges {
 impl Plan {
     /// Adds the share of each of `ranks` machines like this one, at least 2. If the plan has times, measures a few steps
     /// of that share.
-    ///
-    /// # Errors
-    /// If the device fails.
     pub fn distribute(&mut self, ranks: usize, config: &Config, device: &OpenDevice) -> Result<(), PlanError> {
         let mut share = config.clone();
         share.train.batch_size = config.train.batch_size.div_ceil(ranks);

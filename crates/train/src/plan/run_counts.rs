@@ -9,8 +9,8 @@ use crate::optimizer::BatchSchedule;
 
 /// The counts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct RunCounts {
-    /// Updates of the weights.
     pub steps: u64,
     /// Tokens per update; the final number if batches grow.
     pub tokens_per_step: u64,
@@ -22,13 +22,10 @@ pub struct RunCounts {
     pub flops: f64,
     /// FLOPs of the matrix products in the optimizer's updates; 0 with `AdamW`.
     pub update_flops: f64,
-    /// Evaluations of both splits.
     pub evaluations: u64,
-    /// Batches of all evaluations.
     pub evaluation_batches: u64,
     /// Batches of the whole validation split, evaluated at the end; `None` without the text.
     pub validation_batches: Option<u64>,
-    /// Tokens of all samples.
     pub sample_tokens: u64,
     /// Checkpoints saved, if every evaluation improves the loss.
     pub checkpoints: u64,

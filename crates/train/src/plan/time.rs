@@ -40,14 +40,11 @@ const MOST_WRITTEN: usize = 64 << 20;
 
 /// The measured times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Measured {
-    /// One update of the weights, in milliseconds.
     pub step_ms: f64,
-    /// One batch of an evaluation, in milliseconds.
     pub evaluation_batch_ms: f64,
-    /// One token of a sample, in milliseconds.
     pub sample_token_ms: f64,
-    /// One checkpoint, in milliseconds.
     pub checkpoint_ms: f64,
     /// The method of measurement.
     pub how: String,
@@ -55,6 +52,7 @@ pub struct Measured {
 
 /// The duration of a run and of its parts, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Time {
     /// The measurement that all times are based on.
     pub measured: Measured,
@@ -62,17 +60,12 @@ pub struct Time {
     pub tokens_per_s: f64,
     /// FLOPs per second of training.
     pub flops_per_s: f64,
-    /// Training.
     pub steps_s: f64,
-    /// Evaluations during the run.
     pub evaluations_s: f64,
     /// The evaluation of the whole validation split; 0 without the text.
     pub last_evaluation_s: f64,
-    /// Samples.
     pub samples_s: f64,
-    /// Checkpoints.
     pub checkpoints_s: f64,
-    /// The sum.
     pub total_s: f64,
 }
 

@@ -53,9 +53,6 @@ pub struct Adapters {
 impl Adapters {
     /// Adds the adapters to `engine`, whose weights are those of the checkpoint `base`, and returns their
     /// [index](Engine::add_adapters).
-    ///
-    /// # Errors
-    /// If they are not of this model, or cannot be read.
     pub fn add_to(mut self, engine: &mut Engine, base: &Path) -> Result<usize, RunError> {
         let values = |row: &Parameter| -> Result<Vec<f32>, RunError> {
             let tensor = take(&mut self.tensors, row, base)?;
@@ -123,9 +120,6 @@ pub(super) fn is_adapter(name: &str) -> bool {
 
 impl AdapterOf {
     /// Adapters of a run at `root` on the checkpoint `base`.
-    ///
-    /// # Errors
-    /// If the base cannot be read.
     pub fn new(base: &Path, root: &Path, lora: Lora) -> Result<Self, RunError> {
         let base_sha256 = sha256_of(&base.join(MODEL))?;
         let [base, root] = [base, root].map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));

@@ -306,9 +306,6 @@ impl AdapterOf {
 
     /// The adapters in the checkpoint `dir`: where they belong, the matrices `[in, R]` and `[R, out]`, and the lengths
     /// `[out]` if they are trained.
-    ///
-    /// # Errors
-    /// If the base is not there, or a matrix is missing.
     pub fn tensors(&self, dir: &Path) -> Result<Vec<AdapterTensors>, RunError> {
         let mut adapters = open(&dir.join(MODEL))?;
         let base = Checkpoint::unverified_weights(&self.base_of(dir)?)?;

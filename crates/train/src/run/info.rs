@@ -27,16 +27,14 @@ pub enum Status {
 
 /// A summary of a run. A value is `None` if the run did not get that far, or an older version did not log it.
 #[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct RunInfo {
-    /// The run directory.
     pub run: PathBuf,
-    /// Whether it is complete.
     pub status: Status,
     /// Updates made; for a stopped run, those of its last checkpoint, and 0 without one.
     pub step: u64,
     /// Updates in all.
     pub max_steps: Option<u64>,
-    /// Trainable parameters.
     pub parameters: Option<u64>,
     /// Tokens trained on, with repetition.
     pub tokens: Option<u64>,
@@ -50,9 +48,7 @@ pub struct RunInfo {
     pub is_estimate: bool,
     /// The same in bits per byte of text: comparable between tokenizers.
     pub val_bits_per_byte: Option<f64>,
-    /// The step of `val_loss`.
     pub best_step: Option<u64>,
-    /// The device of the last process.
     pub device: Option<String>,
     /// The start time of the run, in seconds since 1970.
     pub began_unix_s: Option<f64>,

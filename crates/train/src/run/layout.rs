@@ -201,9 +201,6 @@ impl RunDir {
     }
 
     /// The checkpoints that the run has now, with their steps, in order of step.
-    ///
-    /// # Errors
-    /// If the folder of checkpoints cannot be read.
     pub fn kept(&self) -> Result<Vec<(usize, PathBuf)>, RunError> {
         steps_in(&self.checkpoints())
     }

@@ -107,6 +107,7 @@ pub(super) const COLUMNS: [&str; 19] = [
 
 /// A process that trained a run: the first one, or one that resumed it. `None` if an older version did not log it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Process {
     /// Updates made before it started.
     #[serde(skip)]
@@ -116,17 +117,12 @@ pub struct Process {
     pub peak_rss_mib: Option<f64>,
     /// Its start time, in seconds since 1970.
     pub began_unix_s: Option<f64>,
-    /// The device.
     pub device: Option<String>,
     /// The precision of matrix products, as in the config.
     pub matmul_precision: Option<Value>,
-    /// Trainable parameters.
     pub parameters: Option<u64>,
-    /// The vocabulary size.
     pub vocab_size: Option<u64>,
-    /// Tokens of the training split.
     pub train_tokens: Option<u64>,
-    /// Tokens of the validation split.
     pub val_tokens: Option<u64>,
     /// Bytes of text in the validation split.
     pub val_bytes: Option<u64>,
@@ -135,7 +131,6 @@ pub struct Process {
     /// The number of processes that train together; `None` if there is just one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
-    /// The version of the program.
     pub version: Option<String>,
 }
 

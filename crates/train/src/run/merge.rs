@@ -8,9 +8,6 @@ use tinderbox_model::Parameter;
 
 /// Writes the model of a checkpoint as the run `root`, with its own adapters or `adapters` merged with its weights,
 /// replacing an old run if `overwrite`. Like an imported model, the new run has no text and no steps.
-///
-/// # Errors
-/// If there are no adapters, or the run cannot be written.
 pub fn merge(of: &Located, adapters: Option<Adapters>, root: &Path, overwrite: bool) -> Result<RunDir, RunError> {
     RunDir::check_new(root, overwrite)?; // before the weights are read
     let config = of.run.config()?;

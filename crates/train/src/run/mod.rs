@@ -3,8 +3,6 @@
 //! Nothing here trains or measures. Readers never change a run, and leave out what a crash truncated or an older
 //! version did not write.
 
-#![allow(clippy::missing_errors_doc, reason = "every error is a `RunError`, whose messages say when it happens")]
-
 mod adapter;
 mod before_and_after;
 mod checkpoint;

@@ -11,10 +11,9 @@ use tinderbox_model::tokenizer::Tokenizer;
 
 /// A trained model with everything that belongs to it.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Trained {
-    /// The config of its run.
     pub config: Config,
-    /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its weights, without gradients.
     pub model: Gpt,
@@ -28,14 +27,12 @@ pub struct Trained {
 
 /// The reason why a trained model cannot be opened.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum OpenError {
-    /// The run cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The text of the run cannot be read, or has changed.
     #[error(transparent)]
     Data(#[from] DataError),
 }
@@ -43,17 +40,11 @@ pub enum OpenError {
 impl Trained {
     /// Opens a run directory (its best checkpoint), its `best` or `last`, or one of its `checkpoints/step-N`, on
     /// `device`, or on that of its config.
-    ///
-    /// # Errors
-    /// If there is no such checkpoint, it cannot be read, or the device cannot be used.
     pub fn open(run: &Path, device: Option<&DeviceSpec>) -> Result<Self, OpenError> {
         Self::open_adapted(run, device, None)
     }
 
     /// Like [`Trained::open`], with the changes of `adapters`.
-    ///
-    /// # Errors
-    /// As [`Trained::open`], and if the adapters are not of this model.
     pub fn open_adapted(
         run: &Path,
         device: Option<&DeviceSpec>,
@@ -76,18 +67,12 @@ impl Trained {
     }
 
     /// The text that the model was trained on, split as in training.
-    ///
-    /// # Errors
-    /// If the text cannot be read, or has changed since.
     pub fn corpus(&self) -> Result<Corpus, OpenError> {
         let state = Checkpoint::read_state(&self.checkpoint)?;
         Ok(Corpus::open(&self.config, OpenOptions::earlier(&self.tokenizer, &state.text_sha256))?)
     }
 
     /// The whole text at `path`, or the validation split of the text that the model was trained on.
-    ///
-    /// # Errors
-    /// If the text cannot be read, or the model has none or it has changed.
     pub fn text_or_val(&self, path: Option<&Path>) -> Result<Split, OpenError> {
         match path {
             Some(path) => Ok(data::open_text(path, &self.config.data, &self.tokenizer)?),

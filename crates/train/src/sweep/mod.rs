@@ -136,9 +136,6 @@ pub enum SweepError {
 /// Runs or resumes the sweep, and writes the page and the best config into its folder `root`.
 ///
 /// `observer` receives every new log entry.
-///
-/// # Errors
-/// If the request is invalid, or the sweep cannot continue.
 pub fn run(
     request: &Request,
     root: &Path,

@@ -21,12 +21,11 @@ const MOST_VALUES: usize = 6;
 
 /// The result of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Outcome {
-    /// The folder of the sweep.
     pub sweep_dir: PathBuf,
     /// The keys that varied.
     pub keys: Vec<String>,
-    /// The dimensions of the sweep.
     #[serde(rename = "course")]
     pub plan: SweepPlan,
     /// Every setting, best first.
@@ -44,6 +43,7 @@ pub struct Outcome {
 
 /// A setting and its results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct TrialRow {
     /// Its number; 0 is the base config.
     pub trial: usize,
@@ -51,11 +51,8 @@ pub struct TrialRow {
     pub values: Vec<String>,
     /// The directory of its first run.
     pub run: PathBuf,
-    /// Trainable parameters.
     pub parameters: Option<u64>,
-    /// The measured time of a step, in milliseconds.
     pub step_ms: Option<f64>,
-    /// The number of steps.
     pub step: Option<usize>,
     /// Validation loss after them, bits per byte: the mean over its seeds.
     pub bits_per_byte: Option<f64>,
@@ -144,9 +141,6 @@ impl Outcome {
     }
 
     /// Writes the page of the sweep, which the caller has drawn, into its folder.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn write_page(root: &Path, page: &str) -> Result<(), SweepError> {
         write(root, PAGE, page)
     }

@@ -80,9 +80,6 @@ const TAKEN: [(&str, &str); 12] = [
 
 impl Dimension {
     /// Reads `KEY=VALUES`.
-    ///
-    /// # Errors
-    /// If there is no such key, or it cannot take these values.
     pub fn parse(text: &str) -> Result<Self, SpaceError> {
         let dimension = text.split_once('=').ok_or_else(|| "there is no `=`".to_owned()).and_then(|(path, values)| {
             let key = Key::find(path.trim())?;

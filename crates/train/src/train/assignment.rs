@@ -74,9 +74,6 @@ impl Assignment {
 
     /// Waits until rank 0 has prepared the run, and receives the assignment; `None` if the run ends before its first
     /// step.
-    ///
-    /// # Errors
-    /// If the ranks run different versions of the program.
     pub fn receive(ranks: &Ranks) -> Result<Option<Self>, TrainError> {
         if ranks.check_peers_alive().is_err() {
             return Ok(None);
@@ -102,10 +99,6 @@ impl Assignment {
 
     /// Reads the text, and trains together with rank 0 until it ends the run. `on_skipped` is called with the number of
     /// each step that did not change the weights, if each rank makes local steps.
-    ///
-    /// # Errors
-    /// If the text cannot be read or differs from that of rank 0, if the device fails, or if a loss is not finite in a
-    /// local step of this rank.
     pub fn work(
         self,
         device: OpenDevice,

@@ -12,9 +12,6 @@ use tinderbox_model::device::OpenDevice;
 /// `on_skipped` is called for every step that did not change the weights of one of `others`, if each device takes steps
 /// locally (`sync = "local"`).
 ///
-/// # Errors
-/// For the reasons of [`train`](super::train), and if one of `others` fails.
-///
 /// # Panics
 /// If the thread of one of `others` panics.
 pub fn train_on(

@@ -51,18 +51,12 @@ const BATCHES_OF_A_RANK: usize = 4;
 /// always in f32.
 ///
 /// `model` does not track gradients. `batch_size` windows are computed at once.
-///
-/// # Errors
-/// If the device fails.
 pub fn full(model: &Gpt, data: &dyn BatchSource, batch_size: usize) -> Result<Loss, TensorReadError> {
     mean(model, data.windows(model.config().context_length, batch_size), MatmulPrecision::F32)
 }
 
 /// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `data`, with matrix products in
 /// `precision`.
-///
-/// # Errors
-/// If the device fails.
 pub fn estimate(
     model: &Gpt,
     data: &dyn BatchSource,

@@ -86,9 +86,6 @@ pub fn train(job: Job, observer: Box<dyn Observer>, interrupter: &Interrupter) -
 
 /// Like [`train`], together with other ranks, which [join in](Assignment): each computes some rows of every batch.
 /// Called by rank 0.
-///
-/// # Errors
-/// For the reasons of [`train`].
 pub fn lead(
     job: Job,
     ranks: &Ranks,

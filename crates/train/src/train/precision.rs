@@ -66,9 +66,6 @@ pub struct PrecisionError {
 }
 
 /// The training precision on `device`.
-///
-/// # Errors
-/// If the device does not support the chosen precision.
 pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPrecision, PrecisionError> {
     match choice.on(&device.device) {
         MatmulPrecision::Bf16 if device.backend != Backend::Flex => {
@@ -79,9 +76,6 @@ pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPreci
 }
 
 /// Checks that `device` can compute with base weights in this format.
-///
-/// # Errors
-/// If it cannot.
 pub(super) fn check_base(base_weights: BaseWeights, device: &OpenDevice) -> Result<(), PrecisionError> {
     match base_weights.precision() {
         Some(precision) if device.backend != Backend::Flex => {

@@ -150,9 +150,6 @@ fn open_parts(
 
 /// The config, the records and the model at the start of a fine-tuning, without a run directory.
 ///
-/// # Errors
-/// For the reasons of its start.
-///
 /// # Panics
 /// If the config has no base.
 pub(crate) fn dry_run(mut config: Config, device: &OpenDevice) -> Result<(Config, Corpus, Gpt), TrainError> {

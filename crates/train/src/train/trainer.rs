@@ -251,9 +251,6 @@ impl Trainer {
     }
 
     /// Continues from a checkpoint that was read from `dir`.
-    ///
-    /// # Errors
-    /// If the checkpoint does not fit the model or cannot be read.
     pub fn restore(&mut self, mut checkpoint: Checkpoint, dir: &Path) -> Result<(), TrainError> {
         let model = self.model.take().expect("the model is here between steps");
         let device = model.device().inner();
