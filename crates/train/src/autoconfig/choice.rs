@@ -83,8 +83,6 @@ pub(super) struct Choice {
     pub text_ends_first: bool,
     /// Whether the text rather than the time limits the model size.
     pub text_limits_model: bool,
-    /// The median time of a step in the precision that was not chosen, if two were measured.
-    pub slower_step_ms: Option<f64>,
 }
 
 /// Everything known before the first measurement.
@@ -97,30 +95,11 @@ pub(super) struct Known<'a> {
     /// Estimated tokens of the whole text.
     pub n_tokens: u64,
     pub is_gpu: bool,
-    /// Whether the device multiplies bf16 natively, so that `auto` means it.
-    pub has_bf16: bool,
 }
 
 impl Known<'_> {
-    /// Chooses by the speed that `measure` returns for a config: the size, then the precision.
+    /// Chooses by the speed that `measure` returns for a config.
     pub fn choose(
-        &self,
-        mut measure: impl FnMut(&Config) -> Result<Speed, AutoconfigError>,
-    ) -> Result<Choice, AutoconfigError> {
-        let choice = self.choose_size(&mut measure)?;
-        if !self.has_bf16 {
-            return Ok(choice);
-        }
-        let mut config = choice.config.clone();
-        config.train.matmul_precision = PrecisionChoice::F32;
-        let speed = measure(&config)?;
-        let [in_bf16, in_f32] = [choice.speed.step.median_ms, speed.step.median_ms];
-        let is_f32_faster = in_f32 < in_bf16;
-        let choice = if is_f32_faster { self.complete(config, speed, choice.text_limits_model) } else { choice };
-        Ok(Choice { slower_step_ms: Some(in_bf16.max(in_f32)), ..choice })
-    }
-
-    fn choose_size(
         &self,
         mut measure: impl FnMut(&Config) -> Result<Speed, AutoconfigError>,
     ) -> Result<Choice, AutoconfigError> {
@@ -233,7 +212,6 @@ impl Known<'_> {
             epochs,
             text_ends_first: by_text < by_time,
             text_limits_model: is_largest,
-            slower_step_ms: None,
         }
     }
 
@@ -342,39 +320,17 @@ mod tests {
 
     /// Chooses for a machine whose time per token is proportional to the parameters, and three times that with dropout.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
-        choose_with(n_tokens, minutes, weights_per_s, is_gpu, None)
-    }
-
-    /// As [`choose`], on a device whose steps in bf16, if it has that, take so many times as long as in f32.
-    fn choose_with(
-        n_tokens: u64,
-        minutes: f64,
-        weights_per_s: f64,
-        is_gpu: bool,
-        bf16: Option<f64>,
-    ) -> (Choice, usize) {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);
         let request = &Request { minutes, device: "auto".to_owned(), ..Request::default() };
         let data = &DataConfig { path: "my.txt".into(), ..DataConfig::default() };
-        let known = Known {
-            request,
-            data,
-            profile: &profile,
-            token_choice: &token_choice,
-            n_tokens,
-            is_gpu,
-            has_bf16: bf16.is_some(),
-        };
+        let known = Known { request, data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
         let mut n_measured = 0;
         let choice = known.choose(|config| {
             n_measured += 1;
             let model = &config.model;
             let n_parameters = 12 * model.n_layers * model.d_model * model.d_model;
-            let mut slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
-            if config.train.matmul_precision == PrecisionChoice::Auto {
-                slower *= bf16.unwrap_or(1.0);
-            }
+            let slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
             let tokens_per_s = weights_per_s / n_parameters as f64 / slower;
             let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
             Ok(Speed { step: Times::from_ms(&[step_ms]), n_parameters })
@@ -384,21 +340,6 @@ mod tests {
 
     const TWO_CORES: f64 = 1.5e10;
     const LARGE_GPU: f64 = 5e12;
-
-    #[test]
-    fn choice_takes_faster_precision() {
-        let chosen = |bf16| choose_with(5_000_000, 10.0, TWO_CORES, false, bf16).0;
-        let (faster, slower, none) = (chosen(Some(0.5)), chosen(Some(1.5)), chosen(None));
-        let precision = |choice: &Choice| choice.config.train.matmul_precision;
-        let (auto, f32) = (PrecisionChoice::Auto, PrecisionChoice::F32);
-        assert_eq!([&faster, &slower, &none].map(precision), [auto, f32, auto]);
-        assert_eq!(none.slower_step_ms, None);
-        for choice in [faster, slower] {
-            assert!(choice.slower_step_ms.unwrap() > 1.4 * choice.speed.step.median_ms);
-            let time = choice.speed.step.median_ms * choice.config.train.max_steps as f64 / 1e3;
-            assert!((486.0..=540.0).contains(&time), "{time} s of 540, rounded down by up to a tenth");
-        }
-    }
 
     #[test]
     fn time_limits_model_size() {

@@ -17,7 +17,7 @@ use burn::module::Module;
 
 pub use error::AutoconfigError;
 
-use crate::config::{Config, DataConfig, MatmulPrecision, PrecisionChoice, TextFormat, TokenizerKind};
+use crate::config::{Config, DataConfig, TextFormat, TokenizerKind};
 use crate::data::{self, Split, Tokens};
 use crate::train::Trainer;
 use choice::{Known, LONGEST_CONTEXT, Speed};
@@ -117,9 +117,7 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
         return Err(AutoconfigError::TooShort(request.text.clone(), n_tokens, "tokens with this tokenizer"));
     }
     let is_gpu = device.kind.is_gpu();
-    let has_bf16 = PrecisionChoice::Auto.on(&device.device) == MatmulPrecision::Bf16;
-    let known =
-        Known { request, data: &data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu, has_bf16 };
+    let known = Known { request, data: &data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
     let choice = known.choose(|config| measure(config, &encoded, device))?;
     let cautions = cautions(&profile, data.format);
     let toml = Template { known: &known, choice: &choice, device_name: &device.name, cautions: &cautions }.fill();

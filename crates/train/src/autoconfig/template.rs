@@ -2,7 +2,7 @@
 
 use super::choice::{Choice, Known, parameters_in_blocks};
 use crate::config::commented::{literal, one_line, wrapped};
-use crate::config::{DataConfig, PrecisionChoice, TextFormat, TokenizerKind};
+use crate::config::{DataConfig, TextFormat, TokenizerKind};
 use crate::run::layout::default_dir;
 use tinderbox_model::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 
@@ -49,8 +49,6 @@ impl Template<'_> {
             why_dropout = self.why_dropout(),
             dropout = model.dropout,
             device = literal(&train.device),
-            why_precision = self.why_precision(),
-            precision = literal(&train.matmul_precision),
             optimizer = literal(&config.optimizer.kind),
             why_steps = self.why_steps(),
             max_steps = train.max_steps,
@@ -146,21 +144,6 @@ impl Template<'_> {
             format!("Off: the text is gone through only {epochs} times.")
         } else {
             format!("Off: the text is gone through {epochs} times, but the model is small for it.")
-        }
-    }
-
-    fn why_precision(&self) -> String {
-        let chosen = milliseconds(self.choice.speed.step.median_ms);
-        match (self.choice.slower_step_ms.map(milliseconds), self.choice.config.train.matmul_precision) {
-            (None, _) => {
-                "In bf16 on a CPU that multiplies it natively, which this device does not, else in f32.".to_owned()
-            }
-            (Some(other), PrecisionChoice::F32) => {
-                format!("In f32, in which a step took {chosen}; in bf16 it took {other}.")
-            }
-            (Some(other), _) => format!(
-                "In bf16 on a CPU that multiplies it natively, as this one does: a step took {chosen}, and {other} in f32."
-            ),
         }
     }
 
