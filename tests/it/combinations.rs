@@ -158,11 +158,11 @@ proptest! {
         let input = || tensor(&tokens(config.context_length, 4), &device);
         let plain = host(gpt.forward(input()));
         let mut seen = Seen::default();
-        let probed = host(gpt.forward_with(input(), &mut seen));
+        let probed = host(gpt.forward_with(input(), None, &mut seen));
         expect_close("logits with a probe", &probed, &plain, 2e-5);
         prop_assert_eq!(&seen.0, &sites(&config));
         for (site, _) in seen.0 {
-            let changed = host(gpt.forward_with(input(), &mut Shift(site)));
+            let changed = host(gpt.forward_with(input(), None, &mut Shift(site)));
             // A single position attends to itself, whatever its query and key.
             let is_alone = site.block_idx.is_some_and(|block_idx| config.attention_window_of(block_idx) == Some(1));
             let is_deaf =

@@ -75,7 +75,7 @@ fn families_equal_transformers_with_probe_cache_and_engine() {
     for name in families() {
         let (_, gpt, fixture) = open(&name, &device);
         let tokens = fixture.int::<2>("tokens", &device);
-        fixture.expect("logits", gpt.forward_with(tokens.clone(), &mut Watch));
+        fixture.expect("logits", gpt.forward_with(tokens.clone(), None, &mut Watch));
 
         let [n_rows, n_tokens] = tokens.dims();
         let mut cache = gpt.kv_cache(n_rows);

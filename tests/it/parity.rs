@@ -87,7 +87,7 @@ fn probe_sees_attention_weights_of_pytorch_and_changes_nothing() {
         let device = Device::flex();
         let (gpt, fixture) = gpt(name, &device);
         let mut seen = Weights::default();
-        fixture.expect("logits", gpt.forward_with(fixture.int("tokens", &device), &mut seen));
+        fixture.expect("logits", gpt.forward_with(fixture.int("tokens", &device), None, &mut seen));
         for (block_idx, weights) in seen.0 {
             let expected = fixture.values(&format!("attention_weights.{block_idx}"));
             expect_close(&format!("{name}: weights of block {block_idx}"), &weights, expected, TOLERANCE);

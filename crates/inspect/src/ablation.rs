@@ -93,7 +93,7 @@ fn mean_loss(
     for batch in batches {
         let n = batch.n_targets();
         let (inputs, targets) = batch.to_device(&model.device());
-        let logits = model.forward_with(inputs, probe); // [B, T, V]
+        let logits = model.forward_with(inputs, None, probe); // [B, T, V]
         let loss = kernels::cross_entropy_of_logits(logits.flatten(0, 1), targets.tokens);
         total += f64::from(host(loss)?[0]) * n as f64;
         n_tokens += n;
@@ -113,7 +113,7 @@ fn means(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<HashMap<Si
         n_tokens += batch.inputs.len();
         let (inputs, _) = batch.to_device(&model.device());
         let mut probe = ActivationSums::default();
-        let _logits = model.forward_with(inputs, &mut probe);
+        let _logits = model.forward_with(inputs, None, &mut probe);
         for (site, sum) in probe.0 {
             let sum = host(sum)?;
             let total = sums.entry(site).or_insert_with(|| vec![0.0; sum.len()]);

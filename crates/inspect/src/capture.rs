@@ -77,7 +77,7 @@ pub fn capture(model: &Gpt, prompt: &Prompt, points: &[Point]) -> Result<Recordi
         }
     }
     let mut probe = Capture(points, Vec::new());
-    let _logits = model.forward_with(prompt.tokens(&model.device()), &mut probe);
+    let _logits = model.forward_with(prompt.tokens(&model.device()), None, &mut probe);
     let read = |(site, shape, values)| Ok((site, HostTensor { shape, values: finite(site, values)? }));
     Ok(Recording(probe.1.into_iter().map(read).collect::<Result<_, InspectError>>()?))
 }
@@ -118,7 +118,7 @@ pub(super) fn each_map(model: &Gpt, ids: &[u32], see: impl FnMut(usize, usize, &
         }
     }
     let mut probe = Maps(see, Ok(()));
-    let _logits = model.forward_with(to_tensor(ids, &model.device()), &mut probe);
+    let _logits = model.forward_with(to_tensor(ids, &model.device()), None, &mut probe);
     probe.1
 }
 

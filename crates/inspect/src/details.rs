@@ -98,7 +98,7 @@ pub fn effects(model: &Gpt, prompt: &Prompt) -> Result<Option<Vec<Vec<f64>>>, In
 /// The mean loss of a prompt's tokens after the first, in nats.
 fn loss(model: &Gpt, prompt: &Prompt, mut probe: Replace) -> Result<f64, InspectError> {
     let n = prompt.len() - 1;
-    let logits = model.forward_with(prompt.tokens(&model.device()), &mut probe); // [1, T, V]
+    let logits = model.forward_with(prompt.tokens(&model.device()), None, &mut probe); // [1, T, V]
     let logits = logits.narrow(1, 0, n).reshape([n, model.vocab_size()]); // [T - 1, V]
     let targets: Vec<i64> = prompt.ids[1..].iter().map(|&id| i64::from(id)).collect();
     let targets = Tensor::from_data(TensorData::new(targets, [n]), &model.device());

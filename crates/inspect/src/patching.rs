@@ -165,7 +165,7 @@ impl<'a> Patcher<'a> {
     /// The logits after the token at `position`, `[V]`.
     fn logits(&self, replacements: Vec<Replacement>, position: usize) -> Result<Vec<f32>, InspectError> {
         let mut probe = Replace(replacements);
-        let logits = self.model.forward_with(self.tokens.clone(), &mut probe); // [1, T, V]
+        let logits = self.model.forward_with(self.tokens.clone(), None, &mut probe); // [1, T, V]
         host(logits.narrow(1, position, 1))
     }
 }

@@ -27,7 +27,7 @@ impl Reading {
         removed: &[ModelPart],
         n_top: usize,
     ) -> Result<Self, InspectError> {
-        let logits = model.forward_with(prompt.tokens(&model.device()), &mut Replace::by_zeros(removed));
+        let logits = model.forward_with(prompt.tokens(&model.device()), None, &mut Replace::by_zeros(removed));
         let logits = finite(LOGITS, logits)?; // [1, T, V]
         let mut rows = logits.chunks_exact(model.vocab_size());
         let last = rows.next_back().expect("a prompt has a token");
@@ -71,7 +71,7 @@ pub fn generate_greedily(
     let (mut unread, mut written) = (prompt.ids.clone(), Vec::new());
     // The last token is generated but not read.
     for _ in 0..n_tokens.min(model.config().context_length + 1 - prompt.len()) {
-        let logits = model.forward_cached_with(to_tensor(&unread, &model.device()), &mut cache, &mut probe);
+        let logits = model.forward_with(to_tensor(&unread, &model.device()), Some(&mut cache), &mut probe);
         let logits = finite(LOGITS, logits.narrow(1, unread.len() - 1, 1))?; // [V]
         let token = sampler.choose(&logits[..tokenizer.n_ids()], &[]).expect("finite logits");
         if Some(token) == tokenizer.end_of_text() {

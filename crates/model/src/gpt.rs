@@ -133,14 +133,7 @@ impl Gpt {
     /// # Panics
     /// If T is longer than the context.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        self.forward_with(tokens, &mut NoProbe)
-    }
-
-    /// Like [`Gpt::forward`], with a probe that sees the values at each [site](super::probe).
-    pub fn forward_with(&self, tokens: Tensor<2, Int>, probe: &mut impl Probe) -> Tensor<3> {
-        let mut pass = Pass::new(probe, MatmulPrecision::F32, None);
-        let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
-        pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
+        self.forward_with(tokens, None, &mut NoProbe)
     }
 
     /// Like [`Gpt::forward`], for tokens that follow those in `cache`; appends the new tokens to the cache.
@@ -148,21 +141,18 @@ impl Gpt {
     /// # Panics
     /// If the tokens do not fit the cache.
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Tensor<3> {
-        self.forward_cached_with(tokens, cache, &mut NoProbe)
+        self.forward_with(tokens, Some(cache), &mut NoProbe)
     }
 
-    /// Like [`Gpt::forward_cached`], with a probe that sees the values of the new tokens.
-    ///
-    /// # Panics
-    /// If the tokens do not fit the cache.
-    pub fn forward_cached_with(
+    /// Like both, with a probe that sees the values of these tokens at each [site](super::probe).
+    pub fn forward_with(
         &self,
         tokens: Tensor<2, Int>,
-        cache: &mut KvCache,
+        cache: Option<&mut KvCache>,
         probe: &mut impl Probe,
     ) -> Tensor<3> {
         let mut pass = Pass::new(probe, MatmulPrecision::F32, None);
-        let hidden = self.hidden(tokens, Some(cache), &mut pass); // [B, T, C]
+        let hidden = self.hidden(tokens, cache, &mut pass); // [B, T, C]
         pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
     }
 

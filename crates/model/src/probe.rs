@@ -182,7 +182,7 @@ mod tests {
         let gpt = Gpt::new(&config, 5, 1, &Device::flex());
         let tokens = Tensor::<2, Int>::from_data([[1, 2, 3]], &Device::flex());
         let mut probe = Sites::<ACTIVE>(Vec::new());
-        let _ = gpt.forward_with(tokens, &mut probe);
+        let _ = gpt.forward_with(tokens, None, &mut probe);
         probe.0
     }
 
