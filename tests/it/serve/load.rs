@@ -13,7 +13,7 @@ use crate::fixtures::Folder;
 #[test]
 fn long_work_does_not_delay_health() {
     let host = Host::new(4);
-    let n = beside(host.address, || {
+    let (n, n_healthy) = beside(host.address, || {
         let scored = || {
             let body = json!({"prompt": vec!["abcdefghi"; 1024], "echo": true, "logprobs": 20, "max_tokens": 20});
             host.complete(&body)["choices"].as_array().expect("the value is a list").len()
@@ -28,6 +28,7 @@ fn long_work_does_not_delay_health() {
         })
     });
     assert_eq!(n, [1024, 1 << 20]);
+    assert!(n_healthy > 2, "{n_healthy}");
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn largest_requests_leave_the_server_reachable() {
         ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 64, "max_tokens": 300, "stop": stops})),
         ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 1024, "max_tokens": 2, "logprobs": 20})),
     ];
-    let sizes = beside(address, || {
+    let (sizes, n_healthy) = beside(address, || {
         thread::scope(|scope| {
             let tasks = largest.each_ref().map(|(path, body)| {
                 scope.spawn(|| {
@@ -110,6 +111,7 @@ fn largest_requests_leave_the_server_reachable() {
             tasks.map(|task| task.join().expect("the requests succeed").expect("each task sends four requests"))
         })
     });
+    assert!(n_healthy > 10, "{n_healthy}");
     println!("answers of {sizes:?} bytes; {before} MiB before, {} at the end", memory(&server));
     send("/v1/completions", &scored(1)).json(200);
     server.kill();

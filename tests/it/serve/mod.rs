@@ -233,8 +233,8 @@ impl Response {
     }
 }
 
-/// Runs `work`. Meanwhile `/health` is answered several times.
-fn beside<T>(address: SocketAddr, work: impl FnOnce() -> T) -> T {
+/// Runs `work`, and meanwhile asks for `/health`; returns the number of answers until the work was done.
+fn beside<T>(address: SocketAddr, work: impl FnOnce() -> T) -> (T, usize) {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         let probe = scope.spawn(|| {
@@ -249,9 +249,7 @@ fn beside<T>(address: SocketAddr, work: impl FnOnce() -> T) -> T {
         let worked = panic::catch_unwind(AssertUnwindSafe(work)); // so that the probe ends
         is_done.store(true, Ordering::Relaxed);
         let n_answers = probe.join().expect("the server stays healthy");
-        let worked = worked.unwrap_or_else(|panic| panic::resume_unwind(panic));
-        assert!(n_answers > 2, "the work kept the server from answering: {n_answers}");
-        worked
+        (worked.unwrap_or_else(|panic| panic::resume_unwind(panic)), n_answers)
     })
 }
 
