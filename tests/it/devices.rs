@@ -5,8 +5,7 @@ use burn::tensor::Device;
 use tinderbox::config::GenerateConfig;
 use tinderbox::device::{self, DeviceSpec};
 use tinderbox::generate::Generator;
-use tinderbox::model::Gpt;
-use tinderbox::run::{Checkpoint, locate};
+use tinderbox::run::Trained;
 use tinderbox::train::{Start, Summary};
 
 use crate::fixtures::{Place, largest_difference};
@@ -75,16 +74,9 @@ fn gpu_trains_like_flex() {
     assert!((val_loss(&other) - val_loss(&flex)).abs() < 1e-3);
 
     let generate = |on: &str| {
-        let located = locate(&place.path("wgpu")).expect("a run");
-        let (config, tokenizer) = (
-            located.run.config().expect("the run has a config"),
-            located.run.tokenizer().expect("the run has a tokenizer"),
-        );
-        let device = device::open(&on.parse().expect("a device")).expect("it opens").device;
-        let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
-        let gpt = Checkpoint::load_model(&located.checkpoint, gpt).expect("the weights fit the model");
+        let opened = Trained::open(&place.path("wgpu"), Some(&on.parse().expect("a device"))).expect("a run");
         let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
-        let generator = Generator::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
+        let generator = Generator::new(&opened.model, &opened.tokenizer, &greedy, "The cat", 0).expect("a prompt");
         generator.collect::<Result<String, _>>().expect("the model generates")
     };
     assert_eq!(generate("flex"), generate("wgpu"), "the same checkpoint on either device");

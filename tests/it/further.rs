@@ -6,8 +6,8 @@ use burn::tensor::Device;
 use insta::assert_snapshot;
 use tinderbox::config::{Base, Config};
 use tinderbox::data::{BatchSource, Corpus, Draw, OpenOptions};
-use tinderbox::model::{Gpt, LazyTensor};
-use tinderbox::run::Checkpoint;
+use tinderbox::model::LazyTensor;
+use tinderbox::run::{Checkpoint, Trained};
 use tinderbox::train::{Start, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
@@ -49,11 +49,7 @@ fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
 #[test]
 fn first_losses_are_those_of_base() {
     let place = place();
-    let base = place.run("base");
-    let base_config = base.config().expect("its config");
-    let tokenizer = base.tokenizer().expect("its tokenizer");
-    let zeros = Gpt::zeros(&base_config.model, tokenizer.vocab_size(), &Device::flex());
-    let model = Checkpoint::load_model(&base.best().expect("a best"), zeros).expect("its weights");
+    let Trained { model, tokenizer, .. } = Trained::open(&place.path("base"), None).expect("a run");
     for context_length in [16, 8] {
         let length = format!("model.context_length={context_length}");
         let config = config(&place, "base", &[&length, "model.dropout=0.0"]);

@@ -2,13 +2,11 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::Device;
 use insta::assert_snapshot;
 use serde_json::Value;
 use tinderbox::inspect::{Prompt, capture};
-use tinderbox::model::Gpt;
 use tinderbox::model::probe::Point;
-use tinderbox::run::{Checkpoint, locate};
+use tinderbox::run::Trained;
 
 use crate::fixtures::{Folder, Ran, assert_transcript, fs, list, number};
 
@@ -48,11 +46,7 @@ fn printed_attention_weights_are_exact() {
         assert_eq!(shown.as_object().expect("an object").len(), 2);
         let t = tokens.len();
 
-        let located = locate(&folder.path("runs/tiny")).expect("a run");
-        let config = located.run.config().expect("a config");
-        let tokenizer = located.run.tokenizer().expect("a tokenizer");
-        let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &Device::flex());
-        let model = Checkpoint::load_model(&located.checkpoint, model).expect("the weights fit the model");
+        let Trained { config, tokenizer, model, .. } = Trained::open(&folder.path("runs/tiny"), None).expect("a run");
         let prompt = Prompt::read(PROMPT, &tokenizer, config.model.context_length).expect("tokens");
         let maps = capture(&model, &prompt, &[Point::Weights]).expect("the prompt fits the model");
 

@@ -1,12 +1,11 @@
 //! `train.matmul_precision`: runs in bf16, and everything that stays in f32.
 
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
 use tinderbox::config::PrecisionChoice;
-use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
-use tinderbox::run::Checkpoint;
+use tinderbox::run::Trained;
 use tinderbox::train::{Start, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
@@ -43,12 +42,9 @@ fn steps_follow_precision_of_config_and_evaluations_are_in_f32() {
     let (summary, rounded) = place.train("bf16", config(&[BF16]), Start::New, None).expect("the run trains");
     assert!((1e-12..0.01).contains(&((exact[0] - rounded[0]).abs() / exact[0])), "{exact:?} and {rounded:?}");
 
-    let run = place.run("bf16");
-    let config = config(&[BF16]);
-    let corpus = Corpus::open(&config, OpenOptions::default()).expect("a corpus");
-    let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
-    let model = Checkpoint::load_model(&run.last().expect("a checkpoint"), zeros).expect("the weights fit the model");
-    let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("the loss is finite");
+    let opened = Trained::open(&place.path("bf16/last"), None).expect("a run");
+    let val = opened.corpus().expect("its text").val;
+    let loss = evaluate::full(&opened.model, &val, opened.config.train.batch_size).expect("the loss is finite");
     assert_eq!(summary.val_loss, Some(loss.nats_per_token));
 }
 
