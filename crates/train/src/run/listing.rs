@@ -94,23 +94,3 @@ pub(crate) fn differences_of<'a>(tables: &'a [Table]) -> Vec<Difference> {
     let differs = |of_key: &Difference| of_key.values.iter().any(|value| value != &of_key.values[0]);
     keys.into_iter().map(of_key).filter(differs).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_list_only_differing_keys() {
-        let table = |text: &str| toml::from_str::<Table>(text).unwrap();
-        let tables = [
-            table("[train]\nseed = 1\nmax_steps = 5\n[model]\nbias = true"),
-            table("[train]\nseed = 2\nmax_steps = 5\n[model]\nbias = true\nnovel = 1"),
-        ];
-        let found = differences_of(&tables);
-        let keys: Vec<&str> = found.iter().map(|difference| difference.key.as_str()).collect();
-        assert_eq!(keys, ["model.novel", "train.seed"]);
-        assert_eq!(found[0].values, [None, Some(Value::Integer(1))]);
-        assert_eq!(found[1].values, [Some(Value::Integer(1)), Some(Value::Integer(2))]);
-        assert_eq!(differences_of(&tables[..1]), []);
-    }
-}

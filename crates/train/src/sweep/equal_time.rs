@@ -65,11 +65,4 @@ mod tests {
             assert!(s <= 27.0 && s > 26.9, "{settings:?}: {s}");
         }
     }
-
-    #[test]
-    fn keys_of_an_unused_ramp_make_the_same_run() {
-        let same = |settings: &[&str]| effective(&config(settings)) == effective(&config(&[]));
-        assert!(same(&["schedule.ramp_fraction=0.3"]) && same(&["schedule.initial_batch_size=16"]));
-        assert!(!same(&["schedule.initial_batch_size=4"]) && !same(&["train.batch_size=4"]));
-    }
 }
