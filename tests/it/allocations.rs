@@ -121,7 +121,7 @@ fn decoding_allocates_nothing() {
             let gpt = lively(&wide(kind), 1, &Device::flex());
             let mut decoder = Decoder::new(Arc::new(Engine::new(gpt, precision)), 3, 150);
             let mut read = || {
-                decoder.clear(1);
+                decoder.truncate(1, 0);
                 decoder.prefill(1, &[2; 140]);
                 decoder.copy(1, 2);
                 for _ in 0..9 {

@@ -121,7 +121,7 @@ proptest! {
         let mut decoder = Decoder::new(engine, 1, all.len());
         decoder.prefill(0, &all);
         prop_assert_eq!(decoder.logits(0), &one_by_one[all.len() - 1][..]);
-        decoder.clear(0);
+        decoder.truncate(0, 0);
         for part in all.chunks(first) {
             decoder.prefill(0, part);
             prop_assert_eq!(decoder.logits(0), &one_by_one[decoder.len(0) - 1][..]);
@@ -228,7 +228,7 @@ fn engine_logits_do_not_depend_on_other_sequences_or_threads() {
                 decoder.prefill(0, &texts[0][..7]);
                 decoder.copy(0, 1);
                 assert_eq!(decoder.logits(1), alone[0][6]);
-                decoder.clear(1);
+                decoder.truncate(1, 0);
                 for i in 0..40 {
                     let next = |(sample, text): (usize, &Vec<u32>)| match sample {
                         0 if i < 7 => None,

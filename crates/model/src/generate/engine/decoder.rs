@@ -76,13 +76,8 @@ impl Decoder {
     pub fn set_adapters(&mut self, sequence: usize, adapters: Option<usize>) {
         let n = self.engine.adapters.len();
         assert!(adapters.is_none_or(|adapters| adapters < n), "{adapters:?} of {n}");
-        self.clear(sequence);
-        self.adapters[sequence] = adapters;
-    }
-
-    /// Drops all tokens of a sequence.
-    pub fn clear(&mut self, sequence: usize) {
         self.truncate(sequence, 0);
+        self.adapters[sequence] = adapters;
     }
 
     /// Drops the tokens of a sequence after the first `n`. Its logits are undefined until the next token is read.
@@ -187,7 +182,7 @@ impl Decoder {
     /// If there are not as many targets as tokens, no room for them, or one is not in the vocabulary.
     pub fn token_losses(&mut self, tokens: &[u32], targets: &[u32]) -> Vec<f32> {
         assert_eq!(tokens.len(), targets.len(), "a target for each token");
-        self.clear(0);
+        self.truncate(0, 0);
         let vocab_size = self.engine.vocab_size();
         let mut scores = Rows::new(TOKENS_AT_ONCE.min(tokens.len()), vocab_size);
         let mut token_losses = vec![0.0; tokens.len()];
