@@ -26,9 +26,11 @@ impl Record {
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(line)
             .map_err(|error| format!("{}\n  hint: JSON Lines is one object a line", not_json(&error)))?;
-        let Value::Object(mut fields) = value else {
-            return Err(format!("is not an object\n  {FORMS}"));
-        };
+        let Value::Object(fields) = value else { return Err(format!("is not an object\n  {FORMS}")) };
+        Self::of_fields(fields)
+    }
+
+    fn of_fields(mut fields: Map<String, Value>) -> Result<Self, String> {
         if fields.contains_key("chosen") || fields.contains_key("rejected") {
             return Self::of_preference(&fields);
         }
@@ -57,21 +59,12 @@ impl Record {
     fn of_preference(fields: &Map<String, Value>) -> Result<Self, String> {
         let answer = |name: &str| {
             let Some(answer) = fields.get(name) else { return Err(format!("has no field \"{name}\"\n  {FORMS}")) };
-            let mut record: Map<String, Value> = fields
-                .iter()
-                .filter(|(key, _)| *key == "tools")
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect();
-            let field = match fields.get("prompt") {
-                Some(prompt) => {
-                    record.insert("prompt".to_owned(), prompt.clone());
-                    "completion"
-                }
-                None => "messages",
-            };
-            record.insert(field.to_owned(), answer.clone());
-            let parsed = Self::parse(Value::Object(record).to_string().as_bytes());
-            parsed.map(Box::new).map_err(|error| error.replace(&format!("\"{field}\""), &format!("\"{name}\"")))
+            let field = if fields.contains_key("prompt") { "completion" } else { "messages" };
+            let kept = ["tools", "prompt"].into_iter().filter_map(|key| Some((key, fields.get(key)?)));
+            let record = kept.chain([(field, answer)]).map(|(key, value)| (key.to_owned(), value.clone()));
+            Self::of_fields(record.collect())
+                .map(Box::new)
+                .map_err(|error| error.replace(&format!("\"{field}\""), &format!("\"{name}\"")))
         };
         Ok(Self::Preference([answer("chosen")?, answer("rejected")?]))
     }
