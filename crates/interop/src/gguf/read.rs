@@ -218,7 +218,6 @@ fn supported() -> String {
 mod tests {
     use std::fs;
 
-    use super::super::value::Array;
     use super::super::write::{NewTensor, write};
     use super::*;
 
@@ -240,7 +239,6 @@ mod tests {
             ("a.truth".to_owned(), Value::bool(true)),
             ("a.number".to_owned(), Value::f32(0.1)),
             ("a.texts".to_owned(), Value::strings(texts(&["", "\u{e9}\n"]))),
-            ("a.nested".to_owned(), Value::Array(Array::Arrays(vec![Array::Strings(texts(&["x"]))]))),
         ]
     }
 

@@ -7,7 +7,7 @@ use std::io::{BufReader, Read};
 const MAX_NAME: u64 = 1 << 16;
 
 pub(super) struct Reader {
-    from: Box<dyn Read>,
+    from: BufReader<File>,
     at: u64,
     length: u64,
 }
@@ -15,12 +15,7 @@ pub(super) struct Reader {
 impl Reader {
     /// A reader of a file of `length` bytes, from its start.
     pub(super) fn new(file: File, length: u64) -> Self {
-        Self { from: Box::new(BufReader::new(file)), at: 0, length }
-    }
-
-    #[cfg(test)]
-    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
-        Self { from: Box::new(std::io::Cursor::new(bytes.to_vec())), at: 0, length: bytes.len() as u64 }
+        Self { from: BufReader::new(file), at: 0, length }
     }
 
     /// The number of bytes read.

@@ -2,9 +2,6 @@
 
 use super::reader::Reader;
 
-/// The depth limit of nested arrays: a crafted file could otherwise exhaust the stack.
-const DEEPEST: usize = 8;
-
 /// A number type, by its code in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -100,8 +97,6 @@ pub enum Array {
     /// The bytes of the numbers.
     Numbers(NumberType, Vec<u8>),
     Strings(Vec<String>),
-    /// Arrays, each with its own type.
-    Arrays(Vec<Array>),
 }
 
 impl Value {
@@ -167,7 +162,6 @@ impl Value {
             Self::String(text) => format!("{:?}", text.chars().take(60).collect::<String>()),
             Self::Array(Array::Numbers(kind, bytes)) => format!("{} numbers", bytes.len() / kind.n_bytes()),
             Self::Array(Array::Strings(texts)) => format!("{} texts", texts.len()),
-            Self::Array(Array::Arrays(arrays)) => format!("{} arrays", arrays.len()),
         }
     }
 
@@ -175,7 +169,7 @@ impl Value {
     pub(super) fn read(from: &mut Reader) -> Result<Self, String> {
         match from.u32()? {
             STRING => Ok(Self::String(from.string()?)),
-            ARRAY => Ok(Self::Array(Array::read(from, 1)?)),
+            ARRAY => Ok(Self::Array(Array::read(from)?)),
             code => {
                 let kind = NumberType::of_code(code).ok_or_else(|| unknown(code))?;
                 Ok(Self::Number(Number::new(kind, &from.bytes(kind.n_bytes() as u64)?)))
@@ -203,18 +197,15 @@ impl Value {
 }
 
 impl Array {
-    /// Reads a type, a length, and that many values. Memory grows as they are read.
-    fn read(from: &mut Reader, depth: usize) -> Result<Self, String> {
+    /// Reads a type, a length, and that many values. Memory grows as they are read. Like llama.cpp, it reads no arrays
+    /// within arrays.
+    fn read(from: &mut Reader) -> Result<Self, String> {
         let (code, n) = (from.u32()?, from.u64()?);
-        match code {
-            STRING => (0..n).map(|_| from.string()).collect::<Result<_, _>>().map(Self::Strings),
-            ARRAY if depth == DEEPEST => Err(format!("arrays within arrays, deeper than {DEEPEST}")),
-            ARRAY => (0..n).map(|_| Self::read(from, depth + 1)).collect::<Result<_, _>>().map(Self::Arrays),
-            _ => {
-                let kind = NumberType::of_code(code).ok_or_else(|| unknown(code))?;
-                from.bytes(n.saturating_mul(kind.n_bytes() as u64)).map(|bytes| Self::Numbers(kind, bytes))
-            }
+        if code == STRING {
+            return (0..n).map(|_| from.string()).collect::<Result<_, _>>().map(Self::Strings);
         }
+        let kind = NumberType::of_code(code).ok_or_else(|| unknown(code))?;
+        from.bytes(n.saturating_mul(kind.n_bytes() as u64)).map(|bytes| Self::Numbers(kind, bytes))
     }
 
     fn write(&self, to: &mut Vec<u8>) {
@@ -233,12 +224,6 @@ impl Array {
                     write_string(text, to);
                 }
             }
-            Self::Arrays(arrays) => {
-                head(ARRAY, arrays.len());
-                for array in arrays {
-                    array.write(to);
-                }
-            }
         }
     }
 }
@@ -255,24 +240,4 @@ fn unknown(code: u32) -> String {
 /// The number with the shortest decimal form that is this one in single precision.
 pub(super) fn shortest(number: f32) -> f64 {
     number.to_string().parse().expect("a float prints as a number")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deeply_nested_arrays_are_refused() {
-        let mut array = Array::Strings(Vec::new());
-        for depth in 1..=DEEPEST {
-            let (mut bytes, value) = (Vec::new(), Value::Array(array.clone()));
-            value.write(&mut bytes);
-            assert_eq!(Value::read(&mut Reader::of_bytes(&bytes)), Ok(value), "{depth}");
-            array = Array::Arrays(vec![array]);
-        }
-        let mut bytes = Vec::new();
-        Value::Array(array).write(&mut bytes);
-        let error = Value::read(&mut Reader::of_bytes(&bytes)).unwrap_err();
-        assert_eq!(error, "arrays within arrays, deeper than 8");
-    }
 }
