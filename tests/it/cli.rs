@@ -435,13 +435,13 @@ fn run_mistakes_are_explained() {
     fs::write(&weights, &whole[..whole.len() / 2]);
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @r#"
     error: `runs/tiny/checkpoints/step-000040/model.safetensors` is damaged: incomplete metadata, file not fully covered
-      hint: `runs/tiny/checkpoints/step-000030` is whole, and can be named in place of the run; --resume goes on from the last one that is whole
+      hint: `runs/tiny/checkpoints/step-000030` is whole, and can be named in place of the run; --resume continues from the last intact one
     "#);
     folder.succeed(&["generate", "runs/tiny/checkpoints/step-000030", "--max-new-tokens", "1"]);
     fs::remove_file(&weights);
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @r#"
     error: `runs/tiny/checkpoints/step-000040/model.safetensors` is damaged: it is missing
-      hint: `runs/tiny/checkpoints/step-000030` is whole, and can be named in place of the run; --resume goes on from the last one that is whole
+      hint: `runs/tiny/checkpoints/step-000030` is whole, and can be named in place of the run; --resume continues from the last intact one
     "#);
     let config = folder.read("runs/tiny/config.toml");
     folder.write("runs/tiny/config.toml", config.replace("d_model = 16", "d_model = 32"));

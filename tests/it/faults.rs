@@ -46,7 +46,7 @@ fn resume_skips_damaged_checkpoints() {
                 let error = Trained::open(&last, None).expect_err("damaged").to_string();
                 assert!(error.contains("step-000006` is whole"), "{error}");
             }
-            place.train(&run, config(), Start::Resume, None).expect("goes on from step 6");
+            place.train(&run, config(), Start::Resume, None).expect("the run resumes from step 6");
             place.assert_same("whole", &run, &TEN_STEPS);
         }
     }
@@ -54,11 +54,11 @@ fn resume_skips_damaged_checkpoints() {
     place.train("best", config(), Start::New, Some(6)).expect("the run stops as asked");
     assert_eq!(place.read("best/best"), b"step-000004\n");
     fs::write(place.path("best/checkpoints/step-000004/model.safetensors"), "");
-    let (summary, _) = place.train("best", config(), Start::Resume, None).expect("goes on from step 6");
+    let (summary, _) = place.train("best", config(), Start::Resume, None).expect("the run resumes from step 6");
     assert_ne!(summary.best_step, Some(4));
     // Nor does a dangling pointer lose anything.
     fs::write(place.path("stopped/last"), "step-0000\u{1}8\n");
-    place.train("stopped", config(), Start::Resume, None).expect("goes on from step 8");
+    place.train("stopped", config(), Start::Resume, None).expect("the run resumes from step 8");
     place.assert_same("whole", "stopped", &TEN_STEPS);
 }
 
@@ -136,7 +136,7 @@ fn resume_refuses_symlinked_runs() {
             fs::write(&path, before);
         }
     }
-    place.train("run", place.config(&[]), Start::Resume, None).expect("goes on without them");
+    place.train("run", place.config(&[]), Start::Resume, None).expect("the run resumes without them");
 }
 
 #[cfg(unix)]

@@ -198,7 +198,7 @@ fn base_mistakes_are_explained() {
     assert_transcript!(folder, @r"
     $ train fine.toml --from runs/tiny/last
     error: `runs/tiny/last` is damaged: it names `step-000040`, which is not there
-      hint: write the name of one of the run's checkpoints into it, such as step-000100; --resume goes on from the last one in any case
+      hint: write the name of one of the run's checkpoints into it, such as step-000100; --resume continues from the last one in any case
     $ train fine.toml --from runs/tiny/checkpoints/step-40
     error: there is no run at `runs/tiny/checkpoints/step-40`
       hint: found there: `runs/tiny/checkpoints/step-000030`

@@ -54,7 +54,7 @@ fn non_finite_loss_keeps_last_good_checkpoint() {
     let run = place.run("run");
     assert_eq!(run.last().expect("a checkpoint"), run.checkpoint(4), "nothing worse was kept");
     let sane = config(&["optimizer.learning_rate=1e-3", "schedule.warmup_steps=0"]);
-    place.train("run", sane, Start::Resume, None).expect("it goes on from there");
+    place.train("run", sane, Start::Resume, None).expect("the run resumes from there");
 }
 
 #[test]

@@ -66,8 +66,8 @@ fn polynomials(kind: NewtonSchulz, n_iterations: usize) -> (Vec<[f64; 3]>, f64) 
 /// <https://kellerjordan.github.io/posts/muon/>, section "Tuning the coefficients".
 const JORDAN: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
-/// The coefficients of Polar Express. Each polynomial is the closest to 1 over the range to which the earlier
-/// polynomials map singular values from a thousandth to 1.
+/// The coefficients of Polar Express. Each polynomial is the closest to 1 over the range that the earlier
+/// polynomials leave of singular values from a thousandth to 1.
 ///
 /// Source: Amsel et al. 2025, "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon
 /// Algorithm", algorithm 1.

@@ -11,11 +11,11 @@ tinderbox_model::sections! {
     pub struct ScheduleConfig {
         /// The curve after the warm-up: `constant`, `linear`, `cosine` or `wsd` (stays, then falls).
         pub kind: ScheduleKind = ScheduleKind::default(),
-        /// Steps of the warm-up, in which the learning rate rises from 0; may exceed the run.
+        /// Steps of the warm-up, while the learning rate rises from 0; may exceed the run.
         pub warmup_steps: usize = 100,
         /// The final learning rate of the curve. From 0 to `optimizer.learning_rate`; default a tenth of it.
         pub min_learning_rate: f64 = 1e-4,
-        /// The last fraction of the run, in which `wsd` falls; other kinds ignore it. In (0, 1].
+        /// The last fraction of the run, where `wsd` falls; other kinds ignore it. In (0, 1].
         pub decay_fraction: f64 = 0.2,
         /// Tokens per row in the first step; rows grow to `model.context_length`. From 1 to `model.context_length`, the
         /// default: all rows have the same length.
@@ -31,7 +31,7 @@ tinderbox_model::sections! {
         /// the same way.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub initial_batch_size: Option<usize> = None,
-        /// The first fraction of the run, in which rows and batches grow. In (0, 1].
+        /// The first fraction of the run, where rows and batches grow. In (0, 1].
         pub ramp_fraction: f64 = 0.3,
     }
 }

@@ -128,7 +128,7 @@ pub enum RunError {
     Damaged { path: PathBuf, reason: String, whole: Option<PathBuf> },
     #[error(
         "`{path}` is damaged: {reason}\n  hint: write the name of one of the run's checkpoints into it, such as \
-         step-000100; --resume goes on from the last one in any case"
+         step-000100; --resume continues from the last one in any case"
     )]
     Pointer { path: PathBuf, reason: String },
     #[error(
@@ -190,7 +190,7 @@ fn listed(items: impl IntoIterator<Item = impl Display>) -> String {
 fn damaged_hint(whole: Option<&Path>) -> String {
     match whole {
         Some(whole) => format!(
-            "`{}` is whole, and can be named in place of the run; --resume goes on from the last one that is whole",
+            "`{}` is whole, and can be named in place of the run; --resume continues from the last intact one",
             whole.display()
         ),
         None => "no other checkpoint of the run is whole: put back a copy of this one, or start the run anew with \

@@ -74,7 +74,7 @@ const TAKEN: [(&str, &str); 12] = [
     ("train.checkpoint_interval", "runs are saved when they are compared"),
     ("train.keep_checkpoints", "runs are saved when they are compared"),
     ("train.sample_", "the runs of a sweep generate no samples"),
-    ("train.early_stopping_patience", "the sweep decides which runs go on"),
+    ("train.early_stopping_patience", "runs are compared after all of their steps"),
     ("train.log_interval", "it does not change how a model is trained"),
 ];
 
