@@ -204,6 +204,7 @@ fn training_pass_saves_planned_bytes() {
         let kept = kept(|| {
             gpt.loss(
                 tokens.clone(),
+                None,
                 tokens,
                 MatmulPrecision::F32,
                 Some(DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }),

@@ -182,7 +182,7 @@ fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
         let [input, target] = [6, 7].map(|seed| tensor(&tokens(config.context_length, seed), &device));
         let key = DropoutKey { seed, step: 3, micro_step: 1, first_row: 0 };
         let logits = host(gpt.forward(input.clone()));
-        let loss = gpt.loss(input, target, MatmulPrecision::F32, Some(key));
+        let loss = gpt.loss(input, None, target, MatmulPrecision::F32, Some(key));
         let gradients = Gradients::take(&gpt, loss.backward());
         let gradients: Vec<(String, Vec<f32>)> =
             gradients.iter().map(|(name, gradient)| (name.to_owned(), host(gradient.clone()))).collect();

@@ -158,7 +158,7 @@ fn packed_records_restart_learned_positions() {
     let loss = |ids: &[i32], lengths: Option<&[usize]>| {
         let tokens = Tensor::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &Device::flex());
         let targets = Targets::new(ids.to_vec(), &Device::flex());
-        let loss = model.packed_loss(tokens, lengths.map(Into::into), targets, MatmulPrecision::F32, None);
+        let loss = model.loss(tokens, lengths.map(Into::into), targets, MatmulPrecision::F32, None);
         loss.try_into_vec_as::<f32>().expect("a CPU")[0]
     };
     let mut rest = &ids[..];
@@ -220,7 +220,7 @@ fn gradients(place: &Place, mlp: &str, device: &Device) -> Vec<(String, Vec<f32>
     let model = model.expect("every parameter has a value");
     let batch = corpus.train.spread(16, 2, 1).next().expect("a batch");
     let (tokens, targets) = batch.to_device(&model.device());
-    let loss = model.loss(tokens, targets, MatmulPrecision::F32, None);
+    let loss = model.loss(tokens, None, targets, MatmulPrecision::F32, None);
     let gradients = Gradients::take(&model, loss.backward());
     let numbers = |x: &Tensor<1>| x.clone().try_into_vec_as::<f32>().expect("the device works");
     gradients.iter().map(|(name, gradient)| (name.to_owned(), numbers(gradient))).collect()
@@ -273,7 +273,7 @@ fn merged_weights_repeat_logits_of_adapters() {
         let batch = Corpus::open(&config, options).expect("records").val_batches().windows(64, 2).next();
         let (tokens, targets) = batch.expect("a batch").to_device(&device);
         let losses = [&base, &merged.model, &beside].map(|model| {
-            let loss = model.loss(tokens.clone(), targets.clone(), MatmulPrecision::F32, None);
+            let loss = model.loss(tokens.clone(), None, targets.clone(), MatmulPrecision::F32, None);
             loss.try_into_vec_as::<f32>().expect("a CPU")[0]
         });
         assert!((losses[1] - losses[2]).abs() < 1e-5 && losses[0] - losses[1] > 1e-3, "{name}: {losses:?}");

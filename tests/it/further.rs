@@ -62,7 +62,7 @@ fn first_losses_are_those_of_base() {
         let seed = config.train.seed;
         let first = Draw { seed, step: 0, rows: 0..4, n_earlier_rows: 0, context_length, with_replacement: true };
         let (tokens, targets) = corpus.train.draw(first).to_device(&Device::flex());
-        let loss = model.loss(tokens, targets, MatmulPrecision::F32, None);
+        let loss = model.loss(tokens, None, targets, MatmulPrecision::F32, None);
         let loss: f32 = loss.into_scalar();
         assert!((losses[0] - loss).abs() < 1e-6, "the first step's loss is {} and the run's {loss}", losses[0]);
         let metrics = place.read(&format!("{run}/metrics.jsonl"));

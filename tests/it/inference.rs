@@ -259,7 +259,7 @@ fn engine_token_losses_equal_composed_loss() {
     let token_losses = decoder.token_losses(&ids(inputs), &ids(targets));
     let mean = token_losses.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
     let loss: f32 =
-        gpt.loss(tensor(inputs, &device), tensor(targets, &device), MatmulPrecision::F32, None).into_scalar();
+        gpt.loss(tensor(inputs, &device), None, tensor(targets, &device), MatmulPrecision::F32, None).into_scalar();
     assert!((mean - f64::from(loss)).abs() < 1e-4, "{mean}, not {loss}");
     assert_eq!(decoder.token_losses(&ids(inputs), &ids(targets)), token_losses);
 }

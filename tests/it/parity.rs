@@ -63,7 +63,7 @@ pub fn checked_gradients(gpt: &Gpt, fixture: &Fixture) -> Gradients {
     let device = gpt.device();
     let tokens = || fixture.int::<2>("tokens", &device);
     fixture.expect("logits", gpt.forward(tokens()));
-    let loss = gpt.loss(tokens(), fixture.int::<2>("targets", &device), MatmulPrecision::F32, None);
+    let loss = gpt.loss(tokens(), None, fixture.int::<2>("targets", &device), MatmulPrecision::F32, None);
     fixture.expect("loss", loss.clone());
     Gradients::take(gpt, loss.backward())
 }

@@ -53,7 +53,7 @@ fn steps_follow_precision_of_config_and_evaluations_are_in_f32() {
 fn loss_refuses_bf16_off_flex() {
     let gpt = Gpt::new(&Place::new().config(&[]).model, 40, 1, &ndarray());
     let tokens = Tensor::<2, Int>::zeros([1, 4], &ndarray());
-    let _loss = gpt.loss(tokens.clone(), tokens, MatmulPrecision::Bf16, None);
+    let _loss = gpt.loss(tokens.clone(), None, tokens, MatmulPrecision::Bf16, None);
 }
 
 #[test]

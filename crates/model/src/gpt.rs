@@ -162,30 +162,16 @@ impl Gpt {
     /// `precision` applies to the matrix products of the blocks' projections, forward and backward, and to those that
     /// compute the gradients of the output layer; the logits are always f32. Without a `dropout` key, dropout is off.
     ///
+    /// `lengths` are those of sequences that are packed in the only row, each computed as if it were alone; `None` if each
+    /// row is one sequence.
+    ///
     /// # Shapes
     /// `tokens: [B, T]`, one target for each -> `[1]`
     ///
     /// # Panics
-    /// If there are more or fewer targets than tokens, or `precision` is bf16 and the backend is not flex, the only
-    /// backend that supports bf16.
+    /// If there are more or fewer targets than tokens, the sum of the lengths is not T, or `precision` is bf16 and the
+    /// backend is not flex, the only backend that supports bf16.
     pub fn loss(
-        &self,
-        tokens: Tensor<2, Int>,
-        targets: impl Into<Targets>,
-        precision: MatmulPrecision,
-        dropout: Option<DropoutKey>,
-    ) -> Tensor<1> {
-        self.packed_loss(tokens, None, targets, precision, dropout)
-    }
-
-    /// Like [`Gpt::loss`] of a single row that packs sequences of these `lengths`. Each is computed as if it were alone.
-    ///
-    /// # Shapes
-    /// `tokens: [1, T]`, as many targets -> `[1]`
-    ///
-    /// # Panics
-    /// As [`Gpt::loss`], or if the sum of the lengths is not T.
-    pub fn packed_loss(
         &self,
         tokens: Tensor<2, Int>,
         lengths: Option<Arc<[usize]>>,

@@ -133,7 +133,7 @@ fn losses_of(
         }
         let (tokens, targets) = batch.to_device(&model.device());
         places.push(place);
-        unread.push(model.loss(tokens, targets, precision, None));
+        unread.push(model.loss(tokens, None, targets, precision, None));
     }
     let read = if unread.is_empty() { Ok(Vec::new()) } else { Tensor::cat(unread, 0).try_into_vec_as::<f32>() };
     for (idx, place) in places.into_iter().enumerate() {

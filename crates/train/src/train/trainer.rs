@@ -207,7 +207,7 @@ impl Trainer {
                 let n_parts = n_targets as f64 / batch.n_targets() as f64;
                 let lengths = batch.lengths.clone();
                 let (tokens, targets) = batch.to_device(&device);
-                model.packed_loss(tokens, lengths, targets, self.precision, Some(key)) / n_parts
+                model.loss(tokens, lengths, targets, self.precision, Some(key)) / n_parts
             };
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
