@@ -158,22 +158,23 @@ mod tests {
     fn check_key_accepts_whole_keys() {
         assert!(ApiKeys::parse("# none\n\n").is_none());
         let keys = ApiKeys::parse("# two\n one \n\ntwo\n").expect("the text has two keys");
-        let is_let_in = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, value.parse().expect("the value is valid in a header"));
-            check_key(&headers, &keys).is_ok()
-        };
-        assert!(is_let_in("Bearer one") && is_let_in("bearer  two"));
-        for value in ["one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "Bearer # two"] {
-            assert!(!is_let_in(value), "{value}");
+        for (name, value, is_let_in) in [
+            (header::AUTHORIZATION, "Bearer one", true),
+            (header::AUTHORIZATION, "bearer  two", true),
+            (header::AUTHORIZATION, "one", false),
+            (header::AUTHORIZATION, "Bearer", false),
+            (header::AUTHORIZATION, "Bearer ", false),
+            (header::AUTHORIZATION, "Bearer on", false),
+            (header::AUTHORIZATION, "Bearer onee", false),
+            (header::AUTHORIZATION, "Basic one", false),
+            (header::AUTHORIZATION, "Bearer # two", false),
+            (header::COOKIE, "tinderbox_key=one", true),
+            (header::COOKIE, "a=b; tinderbox_key=two", true),
+            (header::COOKIE, "tinderbox_key=on", false),
+        ] {
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+            assert_eq!(check_key(&headers, &keys).is_ok(), is_let_in, "{value}");
         }
         assert!(check_key(&HeaderMap::new(), &keys).is_err());
-        for (cookie, is_let_in) in
-            [("tinderbox_key=one", true), ("a=b; tinderbox_key=two", true), ("tinderbox_key=on", false)]
-        {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::COOKIE, cookie.parse().expect("the value is valid in a header"));
-            assert_eq!(check_key(&headers, &keys).is_ok(), is_let_in, "{cookie}");
-        }
     }
 }

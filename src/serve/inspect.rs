@@ -1,7 +1,6 @@
 //! `/v1/inspect`: the inspection of a model on a text, measured by [`crate::inspect`].
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -190,6 +189,10 @@ impl InspectRequest {
         let recorded =
             (attention || patterns).then(|| PromptAttention::new(model, &prompt, &self.selection, &[])).transpose()?;
         let lens = lens.then(|| Lens::new(model, tokenizer, &prompt, top.max(1))).transpose()?;
+        let attribute = |position| {
+            let answer = Answer::likeliest(model, tokenizer, &prompt, position)?;
+            Attribution::new(model, &prompt, position, answer, None)
+        };
         let inspection = Inspection {
             object: "inspection",
             model: &hosted.name,
@@ -206,13 +209,7 @@ impl InspectRequest {
             attention: recorded.as_ref().filter(|_| attention).map(|recorded| self.weights(recorded)),
             patterns: recorded.as_ref().filter(|_| patterns).map(scores_on),
             lens: lens.map(|lens| lens.positions[self.range.clone()].to_vec()),
-            attribution: match attribution {
-                None => None,
-                Some(position) => {
-                    let answer = Answer::likeliest(model, tokenizer, &prompt, position)?;
-                    Some(Attribution::new(model, &prompt, position, answer, None)?)
-                }
-            },
+            attribution: attribution.map(attribute).transpose()?,
         };
         Ok(to_json(&inspection))
     }
@@ -258,16 +255,14 @@ impl Continuation {
 /// Rejects a text with more attention weights than the server holds.
 pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(), ApiError> {
     let n = config.n_layers * config.n_heads * n_tokens * n_tokens;
-    match n > MAX_INSPECTED_WEIGHTS {
-        true => Err(ApiError::field(
-            "prompt",
-            format!(
-                "`prompt` has {n_tokens} tokens, for which this model has {n} attention weights; the limit is \
-                 {MAX_INSPECTED_WEIGHTS}: send a shorter text"
-            ),
-        )),
-        false => Ok(()),
+    if n <= MAX_INSPECTED_WEIGHTS {
+        return Ok(());
     }
+    let message = format!(
+        "`prompt` has {n_tokens} tokens, for which this model has {n} attention weights; the limit is \
+         {MAX_INSPECTED_WEIGHTS}: send a shorter text"
+    );
+    Err(ApiError::field("prompt", message))
 }
 
 /// The highest layer and head, as limits of these fields.
@@ -285,14 +280,12 @@ pub(super) fn check_position(name: &str, position: Option<usize>, n: usize) -> R
 
 /// A field with a text to inspect, of at most [`MAX_INSPECTED`] tokens.
 pub(super) fn tokens(name: &str, value: &Value, model: &LoadedModel) -> Result<Vec<u32>, ApiError> {
-    let tokens: Arc<[u32]> = prompt(name, value, model, "a string or a list of token ids")?.tokens;
-    match tokens.len() {
-        n if n > MAX_INSPECTED => {
-            let message = format!("`{name}` has {n} tokens; at most {MAX_INSPECTED} can be inspected");
-            Err(ApiError::too_long(name, message))
-        }
-        _ => Ok(tokens.to_vec()),
+    let tokens = prompt(name, value, model, "a string or a list of token ids")?.tokens;
+    if tokens.len() > MAX_INSPECTED {
+        let message = format!("`{name}` has {} tokens; at most {MAX_INSPECTED} can be inspected", tokens.len());
+        return Err(ApiError::too_long(name, message));
     }
+    Ok(tokens.to_vec())
 }
 
 /// The field `range`: `[from, to]`, excluding `to`; by default the whole prompt of `n` tokens.
