@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use serde_json::Value;
+use tinderbox::format::grouped;
 
 use crate::fixtures::{Folder, assert_transcript, set, text};
 
@@ -251,19 +252,11 @@ fn dashboard_shows_new_and_resumed_runs() {
     let mut terminal = train(&folder, &[&LONG[..], &["--resume"]].concat());
     let screen = terminal.wait_for_an_evaluation();
     let (_, axis) = screen.split_once('└').expect("an axis");
-    let first = grouped(step);
+    let first = grouped(step as u64);
     assert!(axis.contains(&format!(" {first} ")), "{first} is not in\n{axis}");
     terminal.press(b"q");
     let left = terminal.finish();
     assert!(interrupted_step(&left.text) > step, "{}", left.text);
-}
-
-/// A number in the dashboard's format.
-fn grouped(n: usize) -> String {
-    match n {
-        0..1000 => n.to_string(),
-        _ => format!("{}{:03}", grouped(n / 1000) + ",", n % 1000),
-    }
 }
 
 #[test]
