@@ -112,13 +112,7 @@ impl Lora {
                 _ => return None,
             };
             let layer = weight.path.strip_suffix(".weight")?;
-            Some(Parameter {
-                path: format!("{layer}.{TOKEN_ROWS}"),
-                shape: vec![n, width],
-                role: Role::Adapter,
-                initial: Initial::Constant(0.0),
-                is_trained: true,
-            })
+            Some(trained(format!("{layer}.{TOKEN_ROWS}"), vec![n, width], Initial::Constant(0.0)))
         };
         table.iter().filter(|_| n > 0).filter_map(of).collect()
     }
@@ -138,12 +132,8 @@ impl Lora {
         });
         let wanted = all.filter(|(target, _)| self.targets.contains(target)).enumerate();
         let rows = |(idx, (target, columns)): (usize, (Target, Range<usize>))| {
-            let row = |name: &str, shape: &[usize], initial| Parameter {
-                path: format!("{layer}.adapters.{idx}.{name}"),
-                shape: shape.to_vec(),
-                role: Role::Adapter,
-                initial,
-                is_trained: true,
+            let row = |name: &str, shape: &[usize], initial| {
+                trained(format!("{layer}.adapters.{idx}.{name}"), shape.to_vec(), initial)
             };
             let n_inputs = weight.shape[0];
             // As PyTorch initializes a linear layer. With b at zero, new adapters change nothing.
@@ -159,6 +149,11 @@ impl Lora {
         };
         wanted.map(rows).collect()
     }
+}
+
+/// A parameter of an adapter.
+fn trained(path: String, shape: Vec<usize>, initial: Initial) -> Parameter {
+    Parameter { path, shape, role: Role::Adapter, initial, is_trained: true }
 }
 
 /// An adapter in the table of parameters.
