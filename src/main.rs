@@ -32,7 +32,7 @@ mod tests {
     /// The test runs a second time with the variable set, which shows that the constant is the number of this option.
     #[test]
     #[allow(unsafe_code)]
-    fn freed_memory_is_kept_unless_the_variable_says_otherwise() {
+    fn freed_memory_is_kept_unless_variable_says_otherwise() {
         let wanted = std::env::var("MIMALLOC_PURGE_DELAY");
         keep_freed_memory();
         // SAFETY: the option exists.

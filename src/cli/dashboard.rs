@@ -229,7 +229,7 @@ mod tests {
     /// The program of the test below, which starts this test binary again in a terminal.
     #[test]
     #[ignore = "is run by `panic_restores_terminal`"]
-    fn panics_under_a_dashboard() {
+    fn panics_under_dashboard() {
         let mut dashboard = Dashboard::new(Interrupter::new());
         let (run_dir, device) = ("runs/mine".into(), "flex".to_owned());
         dashboard.observe(&RunEvent::Started(&Started { run_dir, device, max_steps: 1, ..Started::default() }));
@@ -244,7 +244,7 @@ mod tests {
     fn panic_restores_terminal() {
         let this = std::env::current_exe().expect("the test binary has a path");
         let mut command = CommandBuilder::new(this);
-        let name = "cli::dashboard::tests::panics_under_a_dashboard";
+        let name = "cli::dashboard::tests::panics_under_dashboard";
         command.args([name, "--exact", "--ignored", "--nocapture", "--color=never"]);
         command.env("TERM", "xterm-256color");
         let pty = native_pty_system().openpty(PtySize::default()).expect("a pseudo-terminal opens");

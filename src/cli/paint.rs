@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_dims_only_the_margin_of_samples() {
+    fn message_dims_only_margin_of_samples() {
         assert_eq!(message("sample:\n    | error: a (best)"), "sample:\n\u{1b}[2m    |\u{1b}[0m error: a (best)");
     }
 

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_without_an_equivalent_are_listed() {
+    fn settings_without_equivalent_are_listed() {
         let file = [
             &[0x0a, 7, 0x0a, 3, b'<', b'u', b'>', 0x18, 2][..], // the piece <u>, UNKNOWN
             &[0x12, 5, 0x18, 3, 0xc0, 0x01, 1],                 // model_type WORD, spaces as suffixes
