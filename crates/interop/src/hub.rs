@@ -1,10 +1,11 @@
 //! Downloads models from the Hugging Face hub into the cache that the tools of Hugging Face share. `HF_HOME` or
 //! `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` have the same meaning as in those tools.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::InteropError;
+use super::hf::folder::is_plain;
 use super::hf::{CONFIG, GENERATION, INDEX, PICKLES, WEIGHTS, conversion};
 
 /// Files that are downloaded if they exist.
@@ -227,19 +229,11 @@ fn get_once(api: &Api, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> 
 }
 
 /// The files that an index names.
-fn shards(index: &Path) -> Vec<String> {
+fn shards(index: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(index).unwrap_or_default();
     let index: Value = serde_json::from_str(&text).unwrap_or_default();
     let names = index["weight_map"].as_object().into_iter().flat_map(serde_json::Map::values);
-    let mut names: Vec<String> = names.filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// Whether a name leads to a file within a folder.
-fn is_plain(name: &str) -> bool {
-    Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
+    names.filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
 /// Whether another attempt may succeed: the connection failed, or the partial file was unusable.

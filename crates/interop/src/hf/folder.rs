@@ -34,8 +34,7 @@ impl Folder {
     /// The path of a file in the folder; `None` if there is none.
     pub(super) fn file(&self, name: &str) -> Result<Option<PathBuf>, InteropError> {
         let outside = || InteropError::Outside { path: self.path.clone(), name: name.to_owned() };
-        let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
-        if !is_plain {
+        if !is_plain(name) {
             return Err(outside());
         }
         let path = self.path.join(name);
@@ -71,6 +70,11 @@ impl Folder {
         let Some(text) = self.text(name)? else { return Ok(None) };
         object(&text, &self.path.join(name)).map(Some)
     }
+}
+
+/// Whether a name leads to a file within a folder.
+pub(crate) fn is_plain(name: &str) -> bool {
+    Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// The JSON object in the content of the file at `path`.

@@ -6,7 +6,7 @@ mod card;
 mod config;
 mod config_json;
 mod export;
-mod folder;
+pub(super) mod folder;
 mod generation;
 mod key;
 mod manifest;
