@@ -140,11 +140,11 @@ impl BatchSource for Split {
 /// or a few at a time for gradient accumulation. A row's text is drawn first, by weight, then one of its windows,
 /// uniformly.
 fn sample(split: &Split, rows: Range<usize>, context_length: usize, seed: u64, step: u64) -> Batch {
-    // Starts do not depend on the number of texts; with one, no text is drawn.
+    // Starts do not depend on the number of texts.
     let mut texts = draws(*b"........ tinderbox: batch texts ", seed, step, rows.start);
     let mut starts = draws(*b"........ tinderbox: batch starts", seed, step, rows.start);
     let windows = rows.map(|_| {
-        let tokens = split.only().unwrap_or_else(|| split.drawn(texts.next_u64()).0);
+        let (tokens, _) = split.drawn(texts.next_u64());
         (tokens, start_at(starts.next_u64(), tokens, context_length))
     });
     gather(windows, context_length)

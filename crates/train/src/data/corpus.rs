@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn ids(split: &Split) -> Vec<u32> {
-        fixtures::ids(split.only().unwrap())
+        fixtures::ids(split.texts().next().unwrap())
     }
 
     /// The inode number of a file, which changes when the file is replaced.

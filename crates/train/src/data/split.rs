@@ -272,14 +272,6 @@ impl Split {
         self.texts().map(Tokens::bytes).sum()
     }
 
-    /// The only text, or `None` if there are several.
-    pub(super) fn only(&self) -> Option<&Tokens> {
-        match &self.parts[..] {
-            [part] => Some(&part.tokens),
-            _ => None,
-        }
-    }
-
     /// The text that 64 random bits select, and their position within its share, as a fraction of 2^64.
     pub(super) fn drawn(&self, draw: u64) -> (&Tokens, u64) {
         let draw = u128::from(draw);
@@ -349,8 +341,6 @@ mod tests {
         let fractions: Vec<u64> = (0..16).map(|sixteenth: u64| split.drawn(sixteenth << 60).1 >> 52).collect();
         let even = |n: u64| (0..n).map(move |part| 4096 * part / n);
         assert_eq!(fractions, even(6).chain(even(2)).chain(even(8)).collect::<Vec<_>>());
-        assert!(split.only().is_none());
-        assert_eq!(Split::from(text(5)).only().unwrap().len(), 5);
         for [one, other] in [[1e-300, 1.0], [1.0, 1e-300], [1e150, 1e-150], [0.1, 0.2]] {
             let split = Split::new(vec![(text(1), one), (text(2), other)]);
             for draw in [0, 1, u64::MAX / 2, u64::MAX] {
