@@ -9,7 +9,6 @@ mod fits;
 mod memory;
 mod parameters;
 mod pass;
-mod portable;
 mod ranks;
 mod run_counts;
 mod tensors;
@@ -25,7 +24,6 @@ pub use fits::{Writing, check_training};
 pub use memory::Memory;
 pub use parameters::{BlockParameters, Parameters, parameters};
 pub use pass::{MemoryBreakdown, PassMemory, pass_memory};
-pub use portable::Portable;
 pub use ranks::{Distributed, Exchanges};
 pub use run_counts::RunCounts;
 pub use text::Vocabulary;
@@ -91,6 +89,16 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// The problems found, each with a hint.
     pub warnings: Vec<String>,
+}
+
+/// Whether other programs can read the model, as the crate that knows them says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Portable {
+    /// The model family, such as `qwen3`; `None` if the model belongs to none.
+    pub family: Option<&'static str>,
+    /// The keys that the closest family does not support, each with its value and the reason; empty if there is a family.
+    #[serde(rename = "obstacles")]
+    pub unsupported_keys: Vec<String>,
 }
 
 /// Plans the run of `config` on `device`.

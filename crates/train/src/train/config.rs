@@ -58,11 +58,19 @@ tinderbox_model::sections! {
 
 /// The number of latest checkpoints kept on disk; in a config a number or the word `all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "toml::Value", into = "toml::Value")]
+#[serde(untagged, expecting = "expected a whole number, at least 1, or \"all\"")]
 pub enum KeptCheckpoints {
     /// The latest `n` checkpoints.
     Latest(usize),
     /// All checkpoints.
+    All(All),
+}
+
+/// The word `all`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum All {
+    /// All checkpoints.
+    #[serde(rename = "all")]
     All,
 }
 
@@ -71,7 +79,7 @@ impl KeptCheckpoints {
     pub fn limit(self) -> usize {
         match self {
             Self::Latest(n) => n,
-            Self::All => usize::MAX,
+            Self::All(_) => usize::MAX,
         }
     }
 }
@@ -79,25 +87,6 @@ impl KeptCheckpoints {
 impl Default for KeptCheckpoints {
     fn default() -> Self {
         Self::Latest(2)
-    }
-}
-
-impl TryFrom<toml::Value> for KeptCheckpoints {
-    type Error = &'static str;
-
-    fn try_from(value: toml::Value) -> Result<Self, Self::Error> {
-        let n = value.as_integer().and_then(|n| usize::try_from(n).ok());
-        let all = (value.as_str() == Some("all")).then_some(Self::All);
-        n.map(Self::Latest).or(all).ok_or("expected a whole number, at least 1, or \"all\"")
-    }
-}
-
-impl From<KeptCheckpoints> for toml::Value {
-    fn from(kept: KeptCheckpoints) -> Self {
-        match kept {
-            KeptCheckpoints::Latest(n) => Self::Integer(i64::try_from(n).unwrap_or(i64::MAX)),
-            KeptCheckpoints::All => Self::String("all".to_owned()),
-        }
     }
 }
 
