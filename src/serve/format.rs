@@ -1,6 +1,6 @@
 //! `response_format`: the format of a completion, and the guide that enforces it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::loaded_model::LoadedModel;
@@ -12,7 +12,7 @@ pub(super) fn guide(name: &str, format: &Value, model: &LoadedModel) -> Result<O
         None if format.is_null() => return Ok(None),
         Some("text") => return Ok(None),
         Some("json_object") => match &format["schema"] {
-            Value::Null => Grammar::of_objects(),
+            Value::Null => of_schema(name, &json!({"type": "object"}))?,
             schema => of_schema(name, schema)?, // as llama.cpp's server has it
         },
         Some("json_schema") => {

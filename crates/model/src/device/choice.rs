@@ -98,9 +98,6 @@ impl fmt::Display for Adapter {
     }
 }
 
-/// The backends that `auto` tries, best first. `vulkan` and `metal` find nothing that `wgpu` does not find.
-pub(super) const AUTO_ORDER: [Backend; 2] = [Backend::Cuda, Backend::Wgpu];
-
 /// The adapter that `auto` chooses. It takes an integrated GPU only on Metal; on other APIs the CPU is often faster.
 pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     found.iter().find(|adapter| match adapter.backend {
@@ -204,7 +201,6 @@ mod tests {
         assert_eq!(auto(Api::Vulkan, &[]), None);
         let cuda = found(Backend::Cuda, Api::Cuda, &[Discrete, Discrete]);
         assert_eq!(automatic(&cuda).map(Adapter::spec).as_deref(), Some("cuda:0"));
-        assert_eq!(AUTO_ORDER[0], Backend::Cuda);
     }
 
     #[test]

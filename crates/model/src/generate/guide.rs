@@ -56,11 +56,6 @@ impl Grammar {
         Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), characters })
     }
 
-    /// All JSON objects.
-    pub fn of_objects() -> Self {
-        Self::of_schema(&json!({"type": "object"})).expect("the schema is an object")
-    }
-
     /// One of these calls.
     ///
     /// # Errors
