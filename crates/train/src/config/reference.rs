@@ -10,7 +10,7 @@ use super::commented::{comment, comment_start, literal, section_lines, sets};
 use super::load::known_keys;
 use super::{
     Config, ConfigError, DataConfig, DistributedConfig, FinetuneConfig, GenerateConfig, ModelConfig, OptimizerConfig,
-    ScheduleConfig, SourceConfig, TokenizerConfig, TrainConfig,
+    ScheduleConfig, TokenizerConfig, TrainConfig,
 };
 
 /// A section of the config file, with the paragraphs about each of its keys.
@@ -67,33 +67,6 @@ fn inline(value: &Value) -> String {
     if matches!(value, Value::String(_)) { literal(value) } else { value.to_string() }
 }
 
-/// The whole reference, as Markdown.
-pub fn to_markdown() -> String {
-    let defaults = defaults();
-    let mut page = String::from(
-        "# Every key of a config\n\n\
-         A config is a TOML file. It needs `data.path` alone; every key that is left out has its default. `--set \
-         section.key=value` overrides a key for one run. `tinderbox init --all` prints a config with all of this in \
-         its comments.\n\n\
-         This page is made from the source: the docs of each key stand beside its default.\n",
-    );
-    for section in sections() {
-        add_table(&mut page, &section, &format!("[{}]", section.name), |key| defaults[section.name].get(key));
-        if section.name == "data" {
-            add_table(&mut page, &documented::<SourceConfig>("data.sources"), "[[data.sources]]", |_| None);
-        }
-    }
-    page
-}
-
-fn add_table<'a>(page: &mut String, section: &Documented, title: &str, default: impl Fn(&str) -> Option<&'a Value>) {
-    let _ = write!(page, "\n## `{title}`: {}\n\n| key | default | meaning |\n|---|---|---|\n", section.about);
-    for (key, docs) in &section.keys {
-        let default = default(key).map(|value| format!("`{}`", inline(value))).unwrap_or_default();
-        let _ = writeln!(page, "| `{key}` | {default} | {} |", docs.join("<br>").replace('|', "\\|"));
-    }
-}
-
 /// A shipped config with every key that it lacks, commented out with the value that it has, and what each key means.
 pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> {
     let (config, examples, defaults) = (table_of(&Config::from_toml(text, origin, &[])?), known_keys(), defaults());
@@ -135,6 +108,39 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::config::SourceConfig;
+
+    /// The whole reference, as Markdown.
+    fn to_markdown() -> String {
+        let defaults = defaults();
+        let mut page = String::from(
+            "# Every key of a config\n\n\
+             A config is a TOML file. It needs `data.path` alone; every key that is left out has its default. `--set \
+             section.key=value` overrides a key for one run. `tinderbox init --all` prints a config with all of this in \
+             its comments.\n\n\
+             This page is made from the source: the docs of each key stand beside its default.\n",
+        );
+        for section in sections() {
+            add_table(&mut page, &section, &format!("[{}]", section.name), |key| defaults[section.name].get(key));
+            if section.name == "data" {
+                add_table(&mut page, &documented::<SourceConfig>("data.sources"), "[[data.sources]]", |_| None);
+            }
+        }
+        page
+    }
+
+    fn add_table<'a>(
+        page: &mut String,
+        section: &Documented,
+        title: &str,
+        default: impl Fn(&str) -> Option<&'a Value>,
+    ) {
+        let _ = write!(page, "\n## `{title}`: {}\n\n| key | default | meaning |\n|---|---|---|\n", section.about);
+        for (key, docs) in &section.keys {
+            let default = default(key).map(|value| format!("`{}`", inline(value))).unwrap_or_default();
+            let _ = writeln!(page, "| `{key}` | {default} | {} |", docs.join("<br>").replace('|', "\\|"));
+        }
+    }
 
     #[test]
     fn reference_page_of_keys_is_current() {
