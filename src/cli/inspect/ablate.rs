@@ -1,13 +1,10 @@
 //! `tinderbox inspect ablate`: measures how much each part contributes to the loss.
 
-use std::path::PathBuf;
-
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::prompts::about;
-use crate::cli::args::Subject;
-use crate::cli::drawn::{Colors, Drawn, DrawnOutput};
+use super::prompts::{Measured, about};
+use crate::cli::drawn::{Colors, Drawn};
 use crate::cli::numbers::at_least_one;
 use crate::cli::print::note;
 use crate::data::BatchSource;
@@ -21,10 +18,7 @@ Example:
   tinderbox inspect ablate runs/quickstart --max-batches 8 --format svg --output ablation.svg")]
 pub(super) struct Args {
     #[command(flatten)]
-    subject: Subject,
-    /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
-    #[arg(long, value_name = "PATH")]
-    text: Option<PathBuf>,
+    measured: Measured,
     /// Replacement for a removed part
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
@@ -33,8 +27,6 @@ pub(super) struct Args {
     max_batches: Option<usize>,
     #[command(flatten)]
     colors: Colors,
-    #[command(flatten)]
-    output: DrawnOutput,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -49,9 +41,7 @@ enum Instead {
 
 /// Ablates every part in turn and prints how much the loss rises.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.file.check()?;
-    let opened = args.subject.open()?;
-    let text = opened.text_or_val(args.text.as_deref())?;
+    let (opened, text) = args.measured.open()?;
     let methods = args.method.methods();
     let (context_length, batch_size) = (opened.config.model.context_length, opened.config.train.batch_size);
     let batches = || text.spread(context_length, batch_size, args.max_batches.unwrap_or(usize::MAX));
@@ -62,7 +52,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let ablation = Ablation::new(&opened.model, batches, methods)?;
     text.check()?;
     let whole = args.max_batches.is_none();
-    let (split, of) = if args.text.is_some() { ("text", "text") } else { ("val", "validation split") };
+    let (split, of) = if args.measured.text.is_some() { ("text", "text") } else { ("val", "validation split") };
     let mut document = json!({ "split": split, "whole": whole, "batches": n_batches });
     if let (Value::Object(document), Value::Object(measured)) = (&mut document, serde_json::to_value(&ablation)?) {
         document.extend(measured);
@@ -72,7 +62,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         false => format!("{n_batches} batches, spread over the {of}"),
     };
     let drawn = Drawn { json: serde_json::to_string(&document)?, sheet: view::ablation_sheet(&ablation, &measured_on) };
-    args.output.write("Contribution of each part", &about(&opened), vec![drawn], args.colors.style(&args.output.file))
+    args.measured.output.write(
+        "Contribution of each part",
+        &about(&opened),
+        vec![drawn],
+        args.colors.style(&args.measured.output.file),
+    )
 }
 
 impl Instead {

@@ -1,7 +1,6 @@
 //! `tinderbox inspect attention`: shows the attention weights of prompts.
 
-use super::prompts::{Prompts, about};
-use crate::cli::args::Subject;
+use super::prompts::{Reading, about};
 use crate::cli::drawn::{DrawnFormat, DrawnOutput, TextStyle, json_of};
 use crate::cli::numbers::count;
 use crate::cli::print::note;
@@ -19,9 +18,7 @@ Examples:
   tinderbox inspect attention runs/quickstart --prompt \"The bank of\" --format html --output bank.html")]
 pub(super) struct Args {
     #[command(flatten)]
-    subject: Subject,
-    #[command(flatten)]
-    prompts: Prompts,
+    reading: Reading,
     /// Only this layer, counted from 0 [default: all]
     #[arg(long, value_name = "L", value_parser = count)]
     layer: Option<usize>,
@@ -30,8 +27,6 @@ pub(super) struct Args {
     head: Option<usize>,
     #[command(flatten)]
     style: TextStyle,
-    #[command(flatten)]
-    output: DrawnOutput,
 }
 
 /// Pages of this many MiB take seconds to open.
@@ -39,15 +34,13 @@ const LARGE_MIB: usize = 128;
 
 /// Runs the model on each prompt and draws its attention weights.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let file = &args.output.file;
-    file.check()?;
-    let opened = args.subject.open()?;
+    let (opened, prompts) = args.reading.open()?;
     let selection = HeadSelection::new(args.layer, args.head, &opened.config.model)?;
-    let prompts = args.prompts.read(&opened)?;
+    let DrawnOutput { format, file } = &args.reading.output;
     let read = || -> Result<Vec<PromptAttention>, InspectError> {
         prompts.iter().map(|prompt| PromptAttention::new(&opened.model, prompt, &selection, &[])).collect()
     };
-    match args.output.format {
+    match format {
         DrawnFormat::Text => {
             let palette = args.style.colors.palette(file.is_given());
             let n_columns = args.style.n_columns();

@@ -1,8 +1,7 @@
 //! `tinderbox inspect embeddings`: compares the vectors of one word in several texts.
 
-use super::prompts::{Prompts, about};
-use crate::cli::args::Subject;
-use crate::cli::drawn::{Drawn, DrawnOutput, uncoloured};
+use super::prompts::{Reading, about};
+use crate::cli::drawn::{Drawn, uncoloured};
 use crate::inspect::Embeddings;
 use crate::view;
 
@@ -12,9 +11,7 @@ Example:
   tinderbox inspect embeddings runs/quickstart --word bank --prompt \"by the river bank\" --prompt \"at the money bank\"")]
 pub(super) struct Args {
     #[command(flatten)]
-    subject: Subject,
-    #[command(flatten)]
-    prompts: Prompts,
+    reading: Reading,
     /// Word to follow: its last occurrence in each prompt
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     word: String,
@@ -24,19 +21,15 @@ pub(super) struct Args {
     /// Show the effect of attention at every token instead of only at the word
     #[arg(long)]
     positions: bool,
-    #[command(flatten)]
-    output: DrawnOutput,
 }
 
 /// Follows the word through the layers and shows how similar its vectors are.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.file.check()?;
-    let opened = args.subject.open()?;
-    let prompts = args.prompts.read(&opened)?;
+    let (opened, prompts) = args.reading.open()?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
     let drawn = Drawn {
         json: serde_json::to_string(&embeddings)?,
         sheet: view::embeddings_sheet(&embeddings, &prompts, args.positions),
     };
-    args.output.write("A word in its contexts", &about(&opened), vec![drawn], uncoloured())
+    args.reading.output.write("A word in its contexts", &about(&opened), vec![drawn], uncoloured())
 }

@@ -1,8 +1,7 @@
 //! `tinderbox inspect explain`: computes the attention of one token in one head, number by number.
 
-use super::prompts::{Prompts, TokenArg, about};
-use crate::cli::args::Subject;
-use crate::cli::drawn::{Drawn, DrawnOutput, uncoloured};
+use super::prompts::{Reading, TokenArg, about};
+use crate::cli::drawn::{Drawn, uncoloured};
 use crate::cli::numbers::count;
 use crate::inspect::{Explanation, HeadSelection, head_of_token};
 use crate::view;
@@ -15,9 +14,7 @@ Examples:
   tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --format html --output bank.html")]
 pub(super) struct Args {
     #[command(flatten)]
-    subject: Subject,
-    #[command(flatten)]
-    prompts: Prompts,
+    reading: Reading,
     /// Layer, counted from 0 [default: that of the head whose largest weight reaches furthest back]
     #[arg(long, value_name = "L", value_parser = count)]
     layer: Option<usize>,
@@ -26,17 +23,14 @@ pub(super) struct Args {
     head: Option<usize>,
     #[command(flatten)]
     token: TokenArg,
-    #[command(flatten)]
-    output: DrawnOutput,
 }
 
 /// Prints the explanation for each prompt.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.file.check()?;
-    let opened = args.subject.open()?;
+    let (opened, prompts) = args.reading.open()?;
     let heads = HeadSelection::new(args.layer, args.head, opened.model.config())?;
     let mut pages = Vec::new();
-    for prompt in args.prompts.read(&opened)? {
+    for prompt in prompts {
         let token = args.token.position(&prompt)?;
         let [layer, head] = head_of_token(&opened.model, &opened.tokenizer, &prompt, &heads, token)?;
         let explanation = Explanation::new(&opened.model, &prompt, [layer, head, token])?;
@@ -45,5 +39,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             sheet: view::explanation_sheet(&explanation, &prompt),
         });
     }
-    args.output.write("One token in one head, step by step", &about(&opened), pages, uncoloured())
+    args.reading.output.write("One token in one head, step by step", &about(&opened), pages, uncoloured())
 }

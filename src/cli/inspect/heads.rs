@@ -1,10 +1,7 @@
 //! `tinderbox inspect heads`: scores the behaviour of each head.
 
-use std::path::PathBuf;
-
-use super::prompts::about;
-use crate::cli::args::Subject;
-use crate::cli::drawn::{Drawn, DrawnOutput, uncoloured};
+use super::prompts::{Measured, about};
+use crate::cli::drawn::{Drawn, uncoloured};
 use crate::cli::numbers::at_least_one;
 use crate::data::batch;
 use crate::inspect::{HeadEvidence, N_WINDOWS, ScoredHeads};
@@ -17,27 +14,20 @@ Examples:
   tinderbox inspect heads runs/quickstart --format svg --output heads.svg")]
 pub(super) struct Args {
     #[command(flatten)]
-    subject: Subject,
-    /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
-    #[arg(long, value_name = "PATH")]
-    text: Option<PathBuf>,
+    measured: Measured,
     /// Number of windows of the text to read, each with as many tokens as the context holds
     #[arg(long, value_name = "N", default_value_t = N_WINDOWS, value_parser = at_least_one)]
     windows: usize,
-    #[command(flatten)]
-    output: DrawnOutput,
 }
 
 /// Scores every head.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.file.check()?;
-    let opened = args.subject.open()?;
-    let text = opened.text_or_val(args.text.as_deref())?;
+    let (opened, text) = args.measured.open()?;
     let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
     let heads = ScoredHeads::measure(&opened.model, &windows)?;
     let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows)?;
     let mut json = serde_json::to_value(&heads)?;
     json["evidence"] = serde_json::to_value(&evidence)?;
     let drawn = Drawn { json: json.to_string(), sheet: view::scored_heads_sheet(&heads, &evidence) };
-    args.output.write("Attention heads", &about(&opened), vec![drawn], uncoloured())
+    args.measured.output.write("Attention heads", &about(&opened), vec![drawn], uncoloured())
 }

@@ -4,9 +4,8 @@ use anyhow::bail;
 use burn::module::Module;
 use serde_json::json;
 
-use super::prompts::{Prompts, TokenArg, about};
-use crate::cli::args::Subject;
-use crate::cli::drawn::{Colors, Drawn, DrawnOutput};
+use super::prompts::{Reading, TokenArg, about};
+use crate::cli::drawn::{Colors, Drawn};
 use crate::cli::numbers::within;
 use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
@@ -24,9 +23,7 @@ Examples:
   tinderbox inspect lens runs/quickstart --prompt '\"I am tired' --patch-from \"(I am tired\"")]
 pub(super) struct Args {
     #[command(flatten)]
-    subject: Subject,
-    #[command(flatten)]
-    prompts: Prompts,
+    reading: Reading,
     #[command(flatten)]
     token: TokenArg,
     /// Number of likeliest tokens to show per layer
@@ -45,15 +42,11 @@ pub(super) struct Args {
     patch_from: Option<String>,
     #[command(flatten)]
     colors: Colors,
-    #[command(flatten)]
-    output: DrawnOutput,
 }
 
 /// Shows the predictions for each prompt, or compares one prompt with the text to patch from.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.file.check()?;
-    let opened = args.subject.open()?;
-    let prompts = args.prompts.read(&opened)?;
+    let (opened, prompts) = args.reading.open()?;
     if args.patch_from.is_some() && prompts.len() > 1 {
         bail!("--patch-from compares its text with one prompt, not {}\n  hint: give one --prompt", prompts.len());
     }
@@ -64,7 +57,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             None => args.predict(&opened, &prompt)?,
         });
     }
-    args.output.write("Predictions by layer", &about(&opened), pages, args.colors.style(&args.output.file))
+    args.reading.output.write(
+        "Predictions by layer",
+        &about(&opened),
+        pages,
+        args.colors.style(&args.reading.output.file),
+    )
 }
 
 impl Args {
@@ -78,7 +76,7 @@ impl Args {
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
         let attributions = self.attributions(opened, prompt, attribution)?;
         // The text of a chosen token is about that token.
-        let has_all = !(self.output.is_text() && self.token.is_given());
+        let has_all = !(self.reading.output.is_text() && self.token.is_given());
         Ok(Drawn {
             json: serde_json::to_string(&document)?,
             sheet: view::lens_sheet(&lens, &attributions, position, prompt, has_all),
@@ -90,7 +88,7 @@ impl Args {
     fn attributions(&self, opened: &Trained, prompt: &Prompt, chosen: Attribution) -> anyhow::Result<Vec<Attribution>> {
         let model = &opened.model;
         let n_products = model.num_params() * prompt.len() * prompt.len();
-        if !self.output.is_page() || n_products > MOST_PRODUCTS {
+        if !self.reading.output.is_page() || n_products > MOST_PRODUCTS {
             return Ok(vec![chosen]);
         }
         let of = |position| -> Result<Attribution, InspectError> {

@@ -1,4 +1,4 @@
-//! The prompts of `inspect`, a token in them, and the line about the run.
+//! The model, prompts and text of `inspect`, a token in a prompt, and the line about the run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::module::Module;
 
+use crate::cli::args::Subject;
+use crate::cli::drawn::DrawnOutput;
 use crate::cli::print::note_cut_prompt;
+use crate::data::Split;
 use crate::format::{counted, grouped};
 use crate::inspect::{InspectError, Prompt};
 use crate::run::Trained;
@@ -65,6 +68,49 @@ impl Prompts {
             prompts.push(prompt);
         }
         Ok(prompts)
+    }
+}
+
+/// A model, the prompts that it reads, and the output.
+#[derive(Debug, clap::Args)]
+pub(super) struct Reading {
+    #[command(flatten)]
+    subject: Subject,
+    #[command(flatten)]
+    prompts: Prompts,
+    #[command(flatten)]
+    pub output: DrawnOutput,
+}
+
+impl Reading {
+    /// Checks the output file, opens the model and tokenizes the prompts.
+    pub(super) fn open(&self) -> anyhow::Result<(Trained, Vec<Prompt>)> {
+        self.output.file.check()?;
+        let opened = self.subject.open()?;
+        let prompts = self.prompts.read(&opened)?;
+        Ok((opened, prompts))
+    }
+}
+
+/// A model, the text that it is measured on, and the output.
+#[derive(Debug, clap::Args)]
+pub(super) struct Measured {
+    #[command(flatten)]
+    subject: Subject,
+    /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
+    #[arg(long, value_name = "PATH")]
+    pub text: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: DrawnOutput,
+}
+
+impl Measured {
+    /// Checks the output file, opens the model and encodes the text.
+    pub(super) fn open(&self) -> anyhow::Result<(Trained, Split)> {
+        self.output.file.check()?;
+        let opened = self.subject.open()?;
+        let text = opened.text_or_val(self.text.as_deref())?;
+        Ok((opened, text))
     }
 }
 
