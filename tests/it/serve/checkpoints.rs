@@ -36,36 +36,16 @@ fn checkpoints_are_served_by_name() {
     }
 }
 
-#[test]
-fn inspecting_a_removed_checkpoint_is_a_conflict() {
-    let folder = Folder::new();
-    folder.train(&["train.keep_checkpoints=1", "train.max_steps=10"]);
-    let (named, port) = program(&folder, &["runs/tiny"]);
-    let (followed, other) = program(&folder, &["--runs", "runs"]);
-    let looked = json!({"model": "tiny", "prompt": "The"});
-    let write = json!({"model": "tiny", "prompt": "The", "max_tokens": 3});
-    ask(other, "POST", "/v1/completions", &write).json(200);
-    folder.succeed(
-        &[&["train", "tiny.toml", "--resume"], &*set(&["train.keep_checkpoints=1", "train.max_steps=60"])].concat(),
-    );
-    assert!(!folder.path("runs/tiny/checkpoints/step-000010").exists(), "the run went on from a better one");
-    ask(port, "POST", "/v1/completions", &write).json(200);
-    let error = ask(port, "POST", "/v1/inspect", &looked).error(409);
-    assert_eq!(error["code"], "checkpoint_removed", "{error}");
-    // In a folder the name refers to the current checkpoint.
-    ask(other, "POST", "/v1/inspect", &looked).json(200);
-    named.kill();
-    followed.kill();
-}
-
-/// When a run is replaced while it is served, every response comes from one model.
+/// When a run is replaced while it is served, or its checkpoint removed, every response comes from one model.
 #[test]
 fn responses_never_mix_replaced_models() {
-    let other_seed = ["train.max_steps=10", "train.seed=2"];
+    let other_seed = ["--overwrite", "--set", "train.max_steps=10", "--set", "train.seed=2"];
     let other_sizes = ["train.max_steps=10", "model.n_layers=1", "model.n_heads=1", "model.d_model=8"];
-    for settings in [&other_seed[..], &other_sizes] {
+    let other_sizes = [&["--overwrite"][..], &set(&other_sizes)].concat();
+    let more_steps = [&["--resume"][..], &set(&["train.max_steps=60", "train.keep_checkpoints=1"])].concat();
+    for changes in [&other_seed[..], &other_sizes, &more_steps] {
         let folder = Folder::new();
-        folder.train(&["train.max_steps=10"]);
+        folder.train(&["train.max_steps=10", "train.keep_checkpoints=1"]);
         let (named, port) = program(&folder, &["runs/tiny"]);
         let (inspected, seen) = program(&folder, &["runs/tiny"]);
         let (followed, other) = program(&folder, &["--runs", "runs"]);
@@ -76,7 +56,7 @@ fn responses_never_mix_replaced_models() {
         let layers = |port: u16| ask(port, "GET", "/app/run/tiny", &Value::Null).json(200)["n_layers"].clone();
         let before = [port, seen, other].map(written);
         let inspection = ask(seen, "POST", "/v1/inspect", &looked).json(200);
-        folder.succeed(&[&["train", "tiny.toml", "--overwrite"][..], &set(settings)].concat());
+        folder.succeed(&[&["train", "tiny.toml"][..], changes].concat());
         // A named model stays the one that was opened.
         assert_eq!([port, seen].map(written), before[..2]);
         assert_eq!([port, seen].map(layers), [2, 2]);
