@@ -50,45 +50,34 @@ pub(super) fn find(
     };
     let end = usize::from(config.tokenizer.end_of_text);
     let and_end = if config.tokenizer.end_of_text { " and the end of a text" } else { "" };
-    let mut from_config = || -> Result<Vocabulary, PlanError> {
-        Ok(match (kind, &extent) {
-            (TokenizerKind::Byte, _) => Vocabulary { size: 256 + end, source: format!("bytes{and_end}") },
-            (TokenizerKind::Char, Some(extent)) => {
-                Vocabulary { size: extent.n_characters + end, source: format!("the characters of `{path}`{and_end}") }
-            }
-            (TokenizerKind::Char, None) => {
-                notes.push(format!(
-                    "a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"
-                ));
-                Vocabulary { size: ASSUMED_CHARACTERS, source: "assumed".to_owned() }
-            }
-            (TokenizerKind::Bpe, _) => Vocabulary {
-                size: config.tokenizer.vocab_size.expect("a config with bpe is given one when it is loaded"),
-                source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
-            },
-            (TokenizerKind::File, _) => {
-                let path = config.tokenizer.path.as_ref().expect("the rules require a path for kind file");
-                Vocabulary {
-                    size: Tokenizer::from_file(path).map_err(PlanError::Tokenizer)?.vocab_size(),
-                    source: format!("`{}`", path.display()),
-                }
-            }
-        })
+    let (mut size, mut source) = match (known, kind, &extent) {
+        (Some(Vocabulary { size, source }), ..) => (size, source),
+        (None, TokenizerKind::Byte, _) => (256 + end, format!("bytes{and_end}")),
+        (None, TokenizerKind::Char, Some(extent)) => {
+            (extent.n_characters + end, format!("the characters of `{path}`{and_end}"))
+        }
+        (None, TokenizerKind::Char, None) => {
+            notes.push(format!("a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"));
+            (ASSUMED_CHARACTERS, "assumed".to_owned())
+        }
+        (None, TokenizerKind::Bpe, _) => {
+            (config.tokenizer.bpe_vocab_size(), "tokenizer.vocab_size, if the text has enough for it".to_owned())
+        }
+        (None, TokenizerKind::File, _) => {
+            let path = config.tokenizer.path.as_ref().expect("the rules require a path for kind file");
+            let tokenizer = Tokenizer::from_file(path).map_err(PlanError::Tokenizer)?;
+            (tokenizer.vocab_size(), format!("`{}`", path.display()))
+        }
     };
-    let vocabulary = match known {
-        Some(known) => known,
-        None => from_config()?,
-    };
-    let vocabulary = match config.model.vocab_size {
+    if let Some(rows) = config.model.vocab_size {
         // A tokenizer with more tokens is rejected when the run starts.
-        Some(rows) => Vocabulary { size: rows.max(vocabulary.size), source: "model.vocab_size".to_owned() },
-        None => vocabulary,
-    };
+        (size, source) = (rows.max(size), "model.vocab_size".to_owned());
+    }
     let is_estimate = matches!(kind, TokenizerKind::Bpe | TokenizerKind::File);
     if is_estimate && extent.is_some() {
         notes.push(format!(
             "{ASSUMED_BYTES_PER_TOKEN} bytes of text per token are assumed; only encoding the text tells the number"
         ));
     }
-    Ok((vocabulary, extent))
+    Ok((Vocabulary { size, source }, extent))
 }
