@@ -107,37 +107,3 @@ fn call(sent: &Json) -> Option<Json> {
     let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| Json::from(arguments));
     Some(json!({"id": sent["id"], "type": "function", "function": {"name": name, "arguments": arguments}}))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invalid_messages_are_rejected() {
-        let parts =
-            json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
-        let joined = Message::new("user", "ab");
-        let read = |sent: &Json| messages(sent).map_err(|error| error.body());
-        assert_eq!(read(&parts), Ok(vec![joined]));
-        let call =
-            json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}});
-        let called = read(&json!([{"role": "assistant", "content": null, "tool_calls": [call]}]));
-        let called = called.expect("the message is valid");
-        let expected = r#"[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]"#;
-        assert_eq!(
-            (&*called[0].content, serde_json::to_string(&called[0].tool_calls).unwrap().as_str()),
-            ("", expected)
-        );
-        for wrong in [
-            json!([]),
-            json!(["hi"]),
-            json!([{"content": "a"}]),
-            json!([{"role": "user"}]),
-            json!([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]),
-            json!([{"role": "user", "content": "a", "tool_calls": []}]),
-            json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]),
-        ] {
-            read(&wrong).expect_err(&wrong.to_string());
-        }
-    }
-}

@@ -203,7 +203,8 @@ fn shared_prefix_is_cached() {
 #[test]
 fn chat_equals_completion_of_the_rendered_prompt() {
     let host = Host::of(vec![model("letters", &letters(), chatting())], 2, None);
-    let messages = json!([{"role": "user", "content": " abc "}, {"role": "assistant", "content": "de"}]);
+    let parts = json!([{"type": "text", "text": " ab"}, {"type": "text", "text": "c "}]);
+    let messages = json!([{"role": "user", "content": parts}, {"role": "assistant", "content": "de"}]);
     let mut n_ended = 0;
     for seed in 0..6 {
         let body = json!({"messages": messages, "seed": seed, "logprobs": true, "top_logprobs": 2});

@@ -23,10 +23,10 @@ fn invalid_fields_are_named() {
     let scored = json!({"prompt": vec!["abcdefgh"; 1024], "echo": true, "max_tokens": 100});
     let long = || json!("a".repeat((1 << 20) + 1));
     let parts = |kind: &str| json!([{"role": "user", "content": [{"type": kind, "image_url": "a"}]}]);
+    let called = json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]);
     let integer = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
     // Rules beyond the schemas of `/openapi.json`, whose fields `document_matches_the_accepted_values` tries.
     for (path, valid, field, value) in [
-        ("/v1/completions", &text, "max_tokens", json!(1_000_000)),
         ("/v1/completions", &text, "n", json!(5000)),
         ("/v1/completions", &text, "stop", json!("")),
         ("/v1/completions", &text, "stop", json!([1])),
@@ -36,7 +36,6 @@ fn invalid_fields_are_named() {
         ("/v1/completions", &text, "logit_bias", json!({"11": 1})),
         ("/v1/completions", &text, "logit_bias", json!({"1": 101})),
         ("/v1/completions", &scored, "logprobs", json!(20)),
-        ("/v1/completions", &text, "prompt", Value::Null),
         ("/v1/completions", &text, "prompt", json!("")),
         ("/v1/completions", &text, "prompt", json!([])),
         ("/v1/completions", &text, "prompt", json!([[]])),
@@ -46,11 +45,13 @@ fn invalid_fields_are_named() {
         ("/v1/completions", &text, "prompt", json!(["a", 1])),
         ("/v1/completions", &text, "prompt", json!({"a": 1})),
         ("/v1/completions", &text, "prompt", long()),
-        ("/v1/completions", &text, "suffix", json!("end")),
-        ("/v1/completions", &text, "best_of", json!(2)),
-        ("/v1/completions", &text, "tools", json!([])),
         ("/v1/chat/completions", &chat, "messages", json!([])),
+        ("/v1/chat/completions", &chat, "messages", json!(["hi"])),
         ("/v1/chat/completions", &chat, "messages", json!([{"content": "a"}])),
+        ("/v1/chat/completions", &chat, "messages", json!([{"role": "user"}])),
+        ("/v1/chat/completions", &chat, "messages", json!([{"role": "user", "content": "a", "tool_calls": []}])),
+        ("/v1/chat/completions", &chat, "messages", parts("image_url")),
+        ("/v1/chat/completions", &chat, "messages", called),
         ("/v1/chat/completions", &chat, "tools", json!([{}])),
         ("/v1/chat/completions", &chat, "top_logprobs", json!(1)),
         ("/v1/chat/completions", &chat, "max_tokens", json!(0)),
@@ -90,6 +91,23 @@ fn invalid_fields_are_named() {
         host.refuse(path, valid, field, value);
     }
     host.complete(&json!({"prompt": "a", "stop": "a".repeat(256)}));
+    for (field, value, message) in [
+        ("temperature", json!(2.5), "`temperature` = 2.5 must be a number from 0 to 2"),
+        ("top_p", json!(0), "`top_p` = 0 must be a number above 0 and at most 1"),
+        ("n", json!(-1), "`n` = -1 must be a whole number from 1 to 1024"),
+        ("top_k", json!(99), "`top_k` = 99 must be a whole number from 0 to 11"), // the vocabulary
+        ("max_tokens", json!(1.5), "`max_tokens` = 1.5 must be a whole number from 0 to 32768"),
+        ("echo", json!("x"), "`echo` = \"x\" must be true or false"),
+        ("user", json!([]), "`user` = [] must be a string"),
+        ("metadata", json!([]), "`metadata` = [] must be an object"),
+        ("stop_token_ids", json!({"a": 1}), "`stop_token_ids` = {\"a\":1} must be a list of at most 16"),
+        ("best_of", json!(0.5), "`best_of` is not supported; leave it out, or set it to 1"),
+        ("suffix", json!(true), "`suffix` is not supported; leave it out, or set it to null"),
+        ("tools", json!([]), "`tools` is not supported"),
+        ("prompt", Value::Null, "there is no `prompt`"),
+    ] {
+        assert_eq!(host.refuse("/v1/completions", &text, field, value)["message"], message);
+    }
     let error = host.post("/v1/completions", &json!({"prompt": "a".repeat(33)})).error(400);
     assert_eq!(error["code"], "context_length_exceeded");
     assert_eq!(error["message"], "`prompt` has 33 tokens, and the context of `letters` holds 32");
