@@ -1,9 +1,8 @@
 //! Whether training or generation fits the memory of the machine, checked before anything is allocated.
 
-use super::{MAX_PARAMETERS, Memory, PlanError, parameters};
+use super::{MAX_PARAMETERS, Memory, PlanError, lack_of_memory, parameters};
 use crate::config::{Config, ModelConfig, PositionKind, TokenizerKind};
 use tinderbox_model::device::OpenDevice;
-use tinderbox_model::format::size;
 use tinderbox_model::measure::Machine;
 
 /// Rejects a run that needs more memory than there is, assuming the smallest possible vocabulary.
@@ -59,14 +58,7 @@ impl Writing<'_> {
     /// Rejects a generation that needs more memory than there is.
     pub fn check(&self, machine: Machine) -> Result<(), PlanError> {
         let needed = self.memory();
-        let [shown, total, free] = [needed, machine.total, machine.available].map(size);
-        let problem = if needed > machine.total {
-            format!("generating with this model needs {shown}, and this machine has {total}")
-        } else if needed > machine.available {
-            format!("generating with this model needs {shown}, and of this machine's {total} only {free} are free now")
-        } else {
-            return Ok(());
-        };
+        let Some(problem) = lack_of_memory("generating with this model", needed, machine) else { return Ok(()) };
         let hint = if self.cache() > needed / 2 {
             "lower --max-new-tokens or --num-samples"
         } else if self.rotations() > needed / 2 {

@@ -91,18 +91,23 @@ impl Memory {
     /// A warning with a hint; `None` if the run fits.
     pub(super) fn advice(&self, config: &Config, vocab_size: usize, device: &OpenDevice) -> Option<String> {
         let machine = self.machine?;
-        let [peak, total, free] = [self.peak, machine.total, machine.available].map(size);
-        let (problem, limit) = if self.is_too_much() {
-            (format!("the run needs {peak}, and this machine has {total}"), machine.total)
-        } else if self.is_too_much_now() {
-            let problem = format!("the run needs {peak}, and of this machine's {total} only {free} are free now");
-            (problem, machine.available)
-        } else {
-            return None;
-        };
+        let problem = lack_of_memory("the run", self.peak, machine)?;
+        let limit = if self.is_too_much() { machine.total } else { machine.available };
         let hint =
             smaller_batch(config, vocab_size, device, limit).unwrap_or_else(|| smaller_model(config, device, limit));
         Some(format!("{problem}\n  hint: {hint}"))
+    }
+}
+
+/// The reason why `what` does not fit the machine's memory; `None` if it fits.
+pub(crate) fn lack_of_memory(what: &str, needed: u64, machine: Machine) -> Option<String> {
+    let [shown, total, free] = [needed, machine.total, machine.available].map(size);
+    if needed > machine.total {
+        Some(format!("{what} needs {shown}, and this machine has {total}"))
+    } else if needed > machine.available {
+        Some(format!("{what} needs {shown}, and of this machine's {total} only {free} are free now"))
+    } else {
+        None
     }
 }
 

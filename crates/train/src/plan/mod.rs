@@ -22,6 +22,7 @@ pub use disk::Disk;
 pub use finetune::{FinetuneCost, FinetunePlan, plan_finetune};
 pub use fits::{Writing, check_training};
 pub use memory::Memory;
+pub(crate) use memory::lack_of_memory;
 pub use parameters::{BlockParameters, Parameters, parameters};
 pub use pass::{MemoryBreakdown, PassMemory, pass_memory};
 pub use ranks::{Distributed, Exchanges};

@@ -29,7 +29,7 @@ pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
 pub use sweep_plan::{Method, SweepPlan};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
-use crate::plan::{self, PlanError};
+use crate::plan::{self, PlanError, lack_of_memory};
 use crate::run::RunError;
 use crate::train::{Interrupter, TrainError, in_own_pool};
 use equal_time::{steps_within, whole_steps};
@@ -37,7 +37,7 @@ use log::Folder;
 use results::{Prepared, Results, mean};
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
 use tinderbox_model::disk::remove_left_over;
-use tinderbox_model::format::{duration, first_line, grouped, size};
+use tinderbox_model::format::{duration, first_line, grouped};
 use tinderbox_model::measure::Machine;
 
 /// The page, in the folder of the sweep.
@@ -367,9 +367,8 @@ impl Sweep<'_> {
             return Ok(Err(format!("{} parameters are more than {}", grouped(parameters), grouped(most))));
         }
         let needed = cost.peak * plan.jobs as u64;
-        if let Some(machine) = cost.machine.filter(|machine| needed > machine.available) {
-            let available = size(machine.available);
-            return Ok(Err(format!("it needs {} of memory, and {available} are available", size(needed))));
+        if let Some(lack) = cost.machine.and_then(|machine| lack_of_memory("it", needed, machine)) {
+            return Ok(Err(lack));
         }
         let step_ms = match known_ms {
             Some(step_ms) => Some(step_ms),
