@@ -182,7 +182,7 @@ fn any_text() -> impl Strategy<Value = String> {
         "[a-eA-E\u{e9}]{1,5}",
         "'s|'ll|'re|'|\"|\\.|!!|\\.\n|1|23|4567",
         "(?s:.{1,3})",
-        Just("<|endoftext|>".to_owned()),
+        "<\\|(endoftext\\|>)?",
         Just("<extra space>".to_owned()),
         Just("</s>".to_owned()),
         Just("the ".to_owned()),
