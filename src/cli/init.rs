@@ -1,10 +1,9 @@
 //! `tinderbox init`: prints or writes a config.
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
@@ -85,13 +84,7 @@ fn minutes(typed: &str) -> anyhow::Result<f64> {
 
 /// Prints or writes the config, then prints the next commands.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    if let Some(path) = &args.output {
-        output::check_file(path)?; // before the measurement, which takes seconds
-        if !args.overwrite && path.symlink_metadata().is_ok() {
-            return Err(already_there(path));
-        }
-        output::check_replaced(path, "a config", is_config)?;
-    }
+    args.check_output()?; // before the measurement, which takes seconds
     // A script that reads the config from a pipe needs no advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
     if let Some(text) = &args.from_text {
@@ -157,12 +150,22 @@ fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
     let Some(path) = &args.output else {
         return print(toml);
     };
-    if args.overwrite {
-        return output::write(path, toml);
-    }
-    match File::create_new(path).and_then(|mut file| file.write_all(toml.as_bytes())) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_there(path)),
-        written => written.with_context(|| format!("cannot write `{}`", path.display())),
+    args.check_output()?; // the measurement took seconds
+    output::write(path, toml)
+}
+
+impl Args {
+    /// Checks that the output file can be written, and replaces at most a config.
+    fn check_output(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.output else { return Ok(()) };
+        output::check_file(path)?;
+        if !self.overwrite && path.symlink_metadata().is_ok() {
+            bail!(
+                "`{}` already exists; nothing was written\n  hint: choose another name, or replace it with --overwrite",
+                path.display()
+            );
+        }
+        output::check_replaced(path, "a config", is_config)
     }
 }
 
@@ -171,13 +174,6 @@ fn is_config(text: &str) -> bool {
     let known = toml::Table::try_from(Config::default()).expect("the default config serializes");
     let found = text.parse::<toml::Table>().unwrap_or_default();
     !found.is_empty() && found.keys().all(|section| known.contains_key(section) || section == "distributed")
-}
-
-fn already_there(path: &Path) -> anyhow::Error {
-    anyhow::anyhow!(
-        "`{}` already exists; nothing was written\n  hint: choose another name, or replace it with --overwrite",
-        path.display()
-    )
 }
 
 fn list_presets() {
