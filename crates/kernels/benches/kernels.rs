@@ -160,16 +160,6 @@ fn mlp_gelu_in_bf16(bencher: Bencher<'_, '_>, case: &Case) {
 }
 
 #[divan::bench(args = cases())]
-fn mlp_gelu_tanh(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, Activation::GeluTanh, MatmulPrecision::F32);
-}
-
-#[divan::bench(args = cases())]
-fn mlp_relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, Activation::ReluSquared, MatmulPrecision::F32);
-}
-
-#[divan::bench(args = cases())]
 fn mlp_swiglu(bencher: Bencher<'_, '_>, case: &Case) {
     mlp(bencher, case, Activation::Swiglu, MatmulPrecision::F32);
 }
