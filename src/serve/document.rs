@@ -5,12 +5,12 @@ use axum::routing::{MethodRouter, get};
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
-use super::chat::MessageFields;
 use super::error::ErrorBody;
 use super::fields::{request_schema, response_schema};
 use super::http::json_response;
 use super::inspect::Inspection;
 use super::library::ListedModel;
+use super::prompt::MessageFields;
 use super::service::Shared;
 use super::writer::{ChatCompletionBody, CompletionBody, Usage};
 

@@ -44,9 +44,8 @@ pub(super) struct InspectFields {
     /// Attribute the likeliest prediction after this token, counted from 0, to the parts of the model.
     attribution: Option<usize>,
     /// Heads to switch off, as [layer, head].
-    #[serde(default = "no_heads")]
     #[schemars(with = "Vec<[usize; 2]>")]
-    ablate: Value,
+    ablate: Vec<Value>,
     /// The number of likeliest tokens of each prediction.
     #[serde(default = "five")]
     #[schemars(range(max = MAX_TOP_LOGPROBS))]
@@ -54,10 +53,6 @@ pub(super) struct InspectFields {
     /// The number of tokens to generate greedily after the prompt, by the model and without the heads.
     #[schemars(range(max = MAX_CONTINUATION))]
     max_tokens: usize,
-}
-
-fn no_heads() -> Value {
-    Value::Array(Vec::new())
 }
 
 fn five() -> usize {
@@ -300,12 +295,13 @@ fn range(value: &Value, n: usize) -> Result<Range<usize>, ApiError> {
 }
 
 /// The field `ablate`: a list of `[layer, head]`.
-fn heads(value: &Value, config: &ModelConfig) -> Result<Vec<(usize, usize)>, ApiError> {
+fn heads(list: &[Value], config: &ModelConfig) -> Result<Vec<(usize, usize)>, ApiError> {
     let ModelConfig { n_layers, n_heads, .. } = *config;
     let is_there = |&(layer, head): &(usize, usize)| layer < n_layers && head < n_heads;
+    let value = Value::from(list);
     let heads: Option<Vec<_>> = serde_json::from_value(value.clone()).ok();
     let mut heads = heads.filter(|heads| heads.iter().all(is_there)).ok_or_else(|| {
-        wrong("ablate", value, &format!("a list of [layer, head], layers below {n_layers}, heads below {n_heads}"))
+        wrong("ablate", &value, &format!("a list of [layer, head], layers below {n_layers}, heads below {n_heads}"))
     })?;
     heads.sort_unstable();
     heads.dedup();

@@ -6,7 +6,6 @@
 
 mod app;
 mod calls;
-mod chat;
 mod completion;
 mod connections;
 mod counters;

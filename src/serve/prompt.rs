@@ -1,14 +1,16 @@
-//! Prompts in requests: texts or token ids, checked against the context of the model.
+//! Prompts in requests: texts or token ids, checked against the context of the model, or messages for its chat template.
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::error::{ApiError, echoed};
-use super::fields::wrong;
+use super::fields::{parse, wrong};
 use super::limits::{MAX_SEQUENCES, MAX_TEXT, MAX_TOKENS};
 use super::loaded_model::LoadedModel;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Message, Tokenizer};
 
 #[derive(Clone, Debug)]
 pub(super) struct EncodedPrompt {
@@ -19,7 +21,7 @@ pub(super) struct EncodedPrompt {
 
 impl EncodedPrompt {
     /// A prompt that is not empty and fits the context. The tokens are those of the field `name`.
-    pub(super) fn new(name: &str, tokens: Vec<u32>, text: String, model: &LoadedModel) -> Result<Self, ApiError> {
+    fn new(name: &str, tokens: Vec<u32>, text: String, model: &LoadedModel) -> Result<Self, ApiError> {
         let most = model.context_length();
         match tokens.len() {
             0 => Err(ApiError::field(name, format!("`{name}` is empty: it must have at least one token"))),
@@ -29,6 +31,12 @@ impl EncodedPrompt {
             }
             _ => Ok(Self { tokens: tokens.into(), text: text.into() }),
         }
+    }
+
+    /// The prompt of a rendered conversation.
+    pub(super) fn rendered(name: &str, text: String, model: &LoadedModel) -> Result<Self, ApiError> {
+        let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field(name, error.to_string()))?;
+        Self::new(name, tokens, text, model)
     }
 
     /// The number of tokens that can be generated after it within the context; at least 1.
@@ -90,4 +98,97 @@ pub(super) fn check_text(name: &str, text: &str) -> Result<(), ApiError> {
     }
     let message = format!("`{name}` has a text of {} bytes; a text may have {MAX_TEXT}", text.len());
     Err(ApiError::field(name, message))
+}
+
+/// The field `messages` of a chat.
+pub(super) fn messages(json: &Value) -> Result<Vec<Message>, ApiError> {
+    let list = json.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| ApiError::field("messages", "`messages` must be a list of at least one message"));
+    list?.iter().map(message).collect()
+}
+
+/// The fields `instructions` and `input` of `/v1/responses`.
+pub(super) fn input_messages(input: &Value, instructions: Option<&str>) -> Result<Vec<Message>, ApiError> {
+    let system = instructions.map(|text| Message::new("system", text));
+    let input: Option<Vec<Message>> = match input {
+        Value::String(text) => Some(vec![Message::new("user", &**text)]),
+        Value::Array(items) if !items.is_empty() => items.iter().map(input_message).collect(),
+        _ => None,
+    };
+    let rule = "`input` must be a text or a list of messages with `role` and `content`, whose parts are texts";
+    let input = input.ok_or_else(|| ApiError::field("input", rule))?;
+    Ok(system.into_iter().chain(input).collect())
+}
+
+fn input_message(item: &Value) -> Option<Message> {
+    let is_message = item.get("type").is_none_or(|kind| kind == "message");
+    let role = item["role"].as_str().filter(|_| is_message)?;
+    let role = if role == "developer" { "system" } else { role }; // templates know its older name
+    Some(Message::new(role, content(&item["content"], &["input_text", "output_text", "text"])?))
+}
+
+/// A string, or the parts of a list joined, each of one of these types.
+fn content(json: &Value, types: &[&str]) -> Option<String> {
+    match json {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => parts
+            .iter()
+            .map(|part| part["text"].as_str().filter(|_| types.iter().any(|it| part["type"] == *it)))
+            .collect(),
+        _ => None,
+    }
+}
+
+/// A message in a request.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Message")]
+pub(super) struct MessageFields {
+    /// A role that the model's template supports, such as user.
+    role: String,
+    #[serde(default)]
+    #[schemars(extend("anyOf" = [
+        {"type": "string"},
+        {"type": "array", "items": {
+            "type": "object",
+            "required": ["type", "text"],
+            "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}},
+        }},
+    ]))]
+    content: Value,
+    name: Option<String>,
+    /// The calls that an assistant made.
+    #[serde(default)]
+    #[schemars(extend("type" = "array"))]
+    tool_calls: Value,
+    /// The call whose result a tool's message has.
+    tool_call_id: Option<String>,
+}
+
+fn message(json: &Value) -> Result<Message, ApiError> {
+    let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
+    let Value::Object(fields) = json else { return Err(wrong("an object")) };
+    let fields = parse(fields.clone(), &[]).map_err(|error| error.param("messages"))?;
+    let MessageFields { role, content: sent, name, tool_calls, tool_call_id } = fields;
+    let tool_calls = match tool_calls {
+        Value::Null => None,
+        Value::Array(calls) if role == "assistant" => {
+            let calls: Option<Vec<Value>> = calls.iter().map(call).collect();
+            Some(calls.ok_or_else(|| wrong("one whose `tool_calls` have a `function` with `name` and `arguments`"))?)
+        }
+        _ => return Err(wrong("an assistant's, if it has `tool_calls`")),
+    };
+    let content = match &sent {
+        Value::Null if tool_calls.is_some() => String::new(),
+        Value::Array(_) => content(&sent, &["text"])
+            .ok_or_else(|| wrong("text: its `content` may have parts of the type `text` only"))?,
+        _ => content(&sent, &[]).ok_or_else(|| wrong("an object with a `content`, a string or a list of texts"))?,
+    };
+    Ok(Message { role, content, name, tool_calls, tool_call_id })
+}
+
+/// A tool call as templates read it, whose arguments are an object, not JSON in a string.
+fn call(sent: &Value) -> Option<Value> {
+    let (name, arguments) = (sent["function"]["name"].as_str()?, sent["function"]["arguments"].as_str()?);
+    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| Value::from(arguments));
+    Some(json!({"id": sent["id"], "type": "function", "function": {"name": name, "arguments": arguments}}))
 }

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 
 use super::calls::Tools;
-use super::chat;
 use super::error::ApiError;
 use super::fields::{Fields, parse, wrong};
 use super::format;
@@ -14,7 +13,7 @@ use super::forms::{ChatRequest, Common, CompletionRequest, ResponseRequest, Samp
 use super::http::{random, unix_s};
 use super::limits::{MAX_BIAS, MAX_SEQUENCES, MAX_SHOWN_SCORES, MAX_STOP, MAX_STOPS};
 use super::loaded_model::LoadedModel;
-use super::prompt::{EncodedPrompt, prompts, tokens};
+use super::prompt::{EncodedPrompt, input_messages, messages, prompts, tokens};
 use super::renderer::Conversation;
 use super::scheduler::Settings;
 use crate::config::GenerateConfig;
@@ -68,7 +67,7 @@ impl GenerateRequest {
         if top_logprobs.is_some() && !logprobs {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` = true"));
         }
-        let prompt = chat::prompt("messages", text, model)?;
+        let prompt = EncodedPrompt::rendered("messages", text, model)?;
         let max_tokens = max_completion_tokens.or(max_tokens).unwrap_or_else(|| prompt.room(model));
         let mut request = sampling.request(Form::Chat, vec![prompt], max_tokens, model)?;
         request.has_tools = tools.is_some();
@@ -86,10 +85,10 @@ impl GenerateRequest {
     pub(super) fn response(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let request: ResponseRequest = parse(fields, &[])?;
         let ResponseRequest { input, instructions, text, max_output_tokens, metadata, common, .. } = request;
-        let messages = chat::input_messages(&input, instructions.as_deref())?;
+        let messages = input_messages(&input, instructions.as_deref())?;
         let conversation = Conversation { messages, add_generation_prompt: true, variables: Map::new() };
         let rendered = model.renderer.render("input", &model.name, &conversation)?;
-        let prompt = chat::prompt("input", rendered, model)?;
+        let prompt = EncodedPrompt::rendered("input", rendered, model)?;
         let sampling = Sampling { common, ..parse(Map::new(), &[])? };
         let max_tokens = max_output_tokens.unwrap_or_else(|| prompt.room(model));
         let mut request = sampling.request(Form::Response, vec![prompt], max_tokens, model)?;
@@ -195,7 +194,7 @@ fn rendered(fields: Fields, model: &LoadedModel) -> Result<(ChatRequest, String,
     if let Some(tools) = &tools {
         variables.insert("tools".to_owned(), tools.list.clone().into());
     }
-    let messages = chat::messages(&request.messages)?;
+    let messages = messages(&request.messages)?;
     let add_generation_prompt = request.add_generation_prompt.unwrap_or(true);
     let conversation = Conversation { messages, add_generation_prompt, variables };
     let text = model.renderer.render("messages", &model.name, &conversation)?;
