@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -220,20 +220,14 @@ fn set_lengths(values: &mut [f32], n_columns: usize, columns: Range<usize>, leng
 /// The hexadecimal SHA-256 of a file.
 fn sha256_of(path: &Path) -> Result<String, RunError> {
     let mut hash = Sha256::new();
-    let read = File::open(path).and_then(|mut file| io::copy(&mut file, &mut HashWriter(&mut hash)));
-    read.map_err(cannot_read(path))?;
-    Ok(hexadecimal(&hash.finalize().into()))
-}
-
-struct HashWriter<'a>(&'a mut Sha256);
-
-impl io::Write for HashWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(cannot_read(path))?);
+    loop {
+        let bytes = file.fill_buf().map_err(cannot_read(path))?;
+        if bytes.is_empty() {
+            return Ok(hexadecimal(&hash.finalize().into()));
+        }
+        hash.update(bytes);
+        let n = bytes.len();
+        file.consume(n);
     }
 }
