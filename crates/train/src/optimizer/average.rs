@@ -29,10 +29,6 @@ impl Average {
         Self { decay, means: BTreeMap::new() }
     }
 
-    pub(super) fn has_started(&self) -> bool {
-        !self.means.is_empty()
-    }
-
     /// The new average of a parameter's weights after a step, `[n]`. `mean` is the previous average, `None` in the
     /// first step.
     pub(super) fn update(&self, mean: Option<Tensor<1>>, weights: Tensor<1>) -> Tensor<1> {

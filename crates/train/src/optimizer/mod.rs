@@ -99,15 +99,6 @@ impl Optimizer {
         Self { config: config.clone(), precision, parameters, state: BTreeMap::new(), average }
     }
 
-    /// Updates every parameter of `module` that has a gradient. `learning_rate` is the schedule's learning rate for
-    /// `step`, which is counted from 0. Another learning rate of an optimizer is the same fraction of its peak.
-    ///
-    /// # Panics
-    /// If a parameter with a gradient is not one of [`Optimizer::new`].
-    pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, step: usize) -> M {
-        update::update(self, module, gradients, learning_rate, step)
-    }
-
     /// `module`, which does not track gradients, with averaged weights if averaging is on and a step was made.
     pub fn averaged<M: Module>(&self, module: M) -> M {
         match &self.average {
@@ -133,7 +124,7 @@ impl Optimizer {
     /// The trained weights of `module`, as `weights.NAME`, for a checkpoint whose model is the average of the weights.
     /// Empty without averaging.
     pub fn learning_weights<M: Module>(&self, module: &M) -> BTreeMap<String, LazyTensor> {
-        let is_needed = self.average.as_ref().is_some_and(Average::has_started);
+        let is_needed = self.average.as_ref().is_some_and(|average| !average.means.is_empty());
         let weights = if is_needed { parameters::lazy(module) } else { BTreeMap::new() };
         weights.into_iter().map(|(name, weight)| (format!("{}{name}", average::KEY), weight)).collect()
     }

@@ -12,34 +12,34 @@ use super::rule::Step;
 use super::{Gradients, Optimizer};
 use tinderbox_model::{Parameter, device, follow_path};
 
-/// Updates every parameter of `module` that has a gradient, in step `index` at this learning rate.
-pub(super) fn update<M: Module>(
-    optimizer: &mut Optimizer,
-    module: M,
-    gradients: Gradients,
-    learning_rate: f64,
-    index: usize,
-) -> M {
-    let mut walk = TakeParameters { optimizer, gradients, taken: Vec::new(), path: Vec::new() };
-    let module = module.map(&mut walk);
-    let taken = walk.taken;
-    let on_cpu = taken.first().is_some_and(|(parameter, _)| device::is_cpu(&parameter.weights.device()));
-    let step = Step { config: &optimizer.config, learning_rate, index, precision: optimizer.precision };
-    let step = |(parameter, gradient): (TakenParameter, Gradient)| parameter.step(gradient, optimizer, step);
-    let updated: Vec<_> = match on_cpu {
-        // Tasks of one parameter each, so that idle cores can take over further parameters.
-        true => taken.into_par_iter().with_max_len(1).map(step).collect(),
-        false => taken.into_iter().map(step).collect(),
-    };
-    let mut weights = BTreeMap::new();
-    for TakenParameter { name, weights: new, state, average } in updated {
-        optimizer.state.insert(name.clone(), state);
-        if let Some(of_all) = &mut optimizer.average {
-            of_all.means.extend(average.map(|average| (name.clone(), average)));
+impl Optimizer {
+    /// Updates every parameter of `module` that has a gradient. `learning_rate` is the schedule's learning rate for
+    /// step `index`, which is counted from 0. Another learning rate of an optimizer is the same fraction of its peak.
+    ///
+    /// # Panics
+    /// If a parameter with a gradient is not one of [`Optimizer::new`].
+    pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, index: usize) -> M {
+        let mut walk = TakeParameters { optimizer: self, gradients, taken: Vec::new(), path: Vec::new() };
+        let module = module.map(&mut walk);
+        let taken = walk.taken;
+        let on_cpu = taken.first().is_some_and(|(parameter, _)| device::is_cpu(&parameter.weights.device()));
+        let step = Step { config: &self.config, learning_rate, index, precision: self.precision };
+        let step = |(parameter, gradient): (TakenParameter, Gradient)| parameter.step(gradient, self, step);
+        let updated: Vec<_> = match on_cpu {
+            // Tasks of one parameter each, so that idle cores can take over further parameters.
+            true => taken.into_par_iter().with_max_len(1).map(step).collect(),
+            false => taken.into_iter().map(step).collect(),
+        };
+        let mut weights = BTreeMap::new();
+        for TakenParameter { name, weights: new, state, average } in updated {
+            self.state.insert(name.clone(), state);
+            if let Some(of_all) = &mut self.average {
+                of_all.means.extend(average.map(|average| (name.clone(), average)));
+            }
+            weights.insert(name, new);
         }
-        weights.insert(name, new);
+        module.map(&mut PutParameters { weights, parameters: &self.parameters, path: Vec::new() })
     }
-    module.map(&mut PutParameters { weights, parameters: &optimizer.parameters, path: Vec::new() })
 }
 
 /// A parameter during a step, flattened. There is no other reference to the weights, so they are changed in place.
