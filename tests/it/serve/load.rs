@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::program::program;
 use super::{Host, Response, ask, beside, http};
-use crate::fixtures::Folder;
+use crate::fixtures::{Folder, copy};
 
 #[test]
 fn long_work_does_not_delay_health() {
@@ -58,11 +58,7 @@ fn busy_folder() -> Folder {
     folder.train_as("runs/long", &["train.max_steps=2", "model.context_length=512", "tokenizer.kind=byte"]);
     folder.train_as("runs/run-0", &["train.max_steps=2"]);
     for n in 1..100 {
-        let copied = std::process::Command::new("cp")
-            .args(["-r", "run-0", &format!("run-{n}")])
-            .current_dir(folder.path("runs"))
-            .status();
-        assert!(copied.expect("cp starts").success());
+        copy(&folder.path("runs/run-0"), &folder.path(format!("runs/run-{n}")));
     }
     folder
 }
