@@ -97,12 +97,7 @@ impl Library {
             )));
         }
         let vocab_size = largest + 1;
-        let mut known = ids.into_iter().peekable();
-        let is_gap = |id: &u32| {
-            while known.next_if(|known| known < id).is_some() {}
-            known.peek() != Some(id)
-        };
-        let gaps = (0..).take(vocab_size).filter(is_gap).collect();
+        let gaps = (0..).take(vocab_size).filter(|id| ids.binary_search(id).is_err()).collect();
         let mut added: Vec<(u32, AddedToken)> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_by_key(|(id, _)| *id);
         let end_of_text = ENDS_OF_TEXT.iter().find_map(|name| {
