@@ -1,8 +1,9 @@
-//! Sums of named tensors over all ranks.
+//! Sums of named tensors over all ranks, and the weights that come of them.
 
 use std::collections::BTreeMap;
 
 use crate::distributed::{ExchangeDtype, MOST_NUMBERS, Ranks};
+use tinderbox_model::parameters::{self, HostTensor};
 use tinderbox_model::{Gpt, LazyTensor};
 
 /// The names of the parameters and their numbers of elements.
@@ -47,4 +48,10 @@ pub(super) fn sum_each(
         }
         values.clear();
     }
+}
+
+/// The model with these weights, by parameter name.
+pub(super) fn with_weights(model: Gpt, mut weights: impl FnMut(&str) -> Option<Vec<f32>>) -> Gpt {
+    let weight = |name: &str, shape: &[usize]| Some(HostTensor { shape: shape.to_vec(), values: weights(name)? });
+    parameters::assign(model, weight).expect("the weights fit the model")
 }

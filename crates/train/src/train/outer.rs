@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::exchange::{lengths, sum_each};
+use super::exchange::{lengths, sum_each, with_weights};
 use crate::config::DistributedConfig;
 use crate::distributed::{ExchangeDtype, Ranks};
 use crate::optimizer::StateError;
-use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{Gpt, LazyTensor, parameters};
 
 /// Prefix of the names of the outer momentum in a checkpoint.
@@ -70,11 +69,7 @@ impl Outer {
                 *weight -= learning_rate * (gradient + momentum * *running);
             }
         });
-        let weights = |name: &str, shape: &[usize]| {
-            let (weights, _) = self.state.get(name)?;
-            Some(HostTensor { shape: shape.to_vec(), values: weights.clone() })
-        };
-        parameters::assign(model, weights).expect("the weights fit the model")
+        with_weights(model, |name| Some(self.state.get(name)?.0.clone()))
     }
 
     /// Adds the outer momentum to the optimizer state of a checkpoint.

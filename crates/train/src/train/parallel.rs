@@ -5,11 +5,10 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Tensor, TensorData};
 
-use super::exchange::{lengths, sum_each};
+use super::exchange::{lengths, sum_each, with_weights};
 use super::outer::Outer;
 use crate::distributed::{DistributedConfig, ExchangeDtype, Ranks, SyncKind};
 use crate::optimizer::Gradients;
-use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{Gpt, LazyTensor, parameters};
 
 /// The part of one rank in each step; all of it if there are no other ranks.
@@ -150,9 +149,5 @@ pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
     sum_each(ranks, ExchangeDtype::F32, &own, lengths(&model), |name, values| {
         weights.insert(name, values.to_vec());
     });
-    let weights = |name: &str, shape: &[usize]| {
-        let values = weights.remove(name)?;
-        Some(HostTensor { shape: shape.to_vec(), values })
-    };
-    parameters::assign(model, weights).expect("the weights fit the model")
+    with_weights(model, |name| weights.remove(name))
 }
