@@ -367,21 +367,16 @@ mod tests {
 
     #[test]
     fn length_errors_state_numbers() {
-        let open = |text: &[u8], context_length| {
-            let mut fixture = Fixture::new(text);
+        let open = |n: usize, context_length| {
+            let mut fixture = Fixture::new("a".repeat(n));
             fixture.config.model.context_length = context_length;
-            fixture.open(TokenizerKind::Char)
+            fixture.open(TokenizerKind::Char).map_err(|error| error.to_string())
         };
-        for (text, context_length, expected) in [
-            (&b""[..], 4, ["is empty", "hint"]),
-            (&[b'a'; 100], 90, ["90 of its 100 tokens", "at least 91"]),
-            (b"aaaaaaaaaa", 4, ["leaves 1 of its 10 tokens", "hint"]),
-            (b"abc\xff", 1, ["at byte 3", "kind = \"byte\""]),
-        ] {
-            let error = open(text, context_length).unwrap_err().to_string();
-            assert!(expected.iter().all(|part| error.contains(part)), "{error}");
-        }
-        assert!(open(&[b'a'; 100], 89).is_ok());
+        let error = open(100, 90).unwrap_err();
+        assert!(error.contains("90 of its 100 tokens") && error.contains("at least 91"), "{error}");
+        assert!(open(100, 89).is_ok());
+        let error = open(10, 4).unwrap_err();
+        assert!(error.contains("leaves 1 of its 10 tokens"), "{error}");
     }
 
     #[test]
