@@ -1,5 +1,6 @@
 //! The table of a sweep, and its page.
 
+mod figures;
 mod page;
 
 pub use page::sweep_page;
@@ -162,9 +163,10 @@ mod tests {
         let html = sweep_page(&outcome(), &curves);
         assert!(!html.contains("<b>") && !html.contains("NaN\""), "{html}");
         assert_eq!(html.matches("<path class=\"line series-").count(), 2 * 3, "legend and chart");
+        assert_eq!(html.matches("<circle class=\"dot series-").count(), 2 * 2, "settings with a loss, by key");
         assert!(html.contains("[[40.0,1.9],[120.0,1.5]]") && html.contains("data-x=\"0 120 "), "in seconds, and whole");
         assert!(html.contains("the highest that was tried") && html.contains("After 2 min 0 s the best"));
-        for heading in ["What was found", "Settings", "Curves", "Importance", "The best config"] {
+        for heading in ["What was found", "Settings", "Curves", "Each key", "Importance", "The best config"] {
             assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
         }
         assert!(!sweep_page(&outcome(), &[Vec::new(), Vec::new(), Vec::new()]).contains("<h2>Curves"));

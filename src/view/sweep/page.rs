@@ -1,6 +1,6 @@
 //! The page of a sweep.
 
-use super::{loss, name, remarks, values};
+use super::{figures, loss, name, remarks, values};
 use crate::format::{duration, grouped, milliseconds, percent};
 use crate::sweep::{Group, Importance, Outcome};
 use crate::view::escape::escape;
@@ -9,6 +9,7 @@ use crate::view::html::{Fragment, page};
 use crate::view::sheet::html::sheet_fragment;
 use crate::view::sheet::{Cell, ColorScale, ColumnKind, Figure, Grid, Sheet};
 use crate::view::svg::chart::{Chart, SECONDS, Series, ranked_class};
+use crate::view::svg::plot;
 
 const STYLE: &str = include_str!("../assets/sweep.css");
 const SCRIPT: &str = include_str!("../assets/sweep.js");
@@ -22,13 +23,18 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
         outcome.sweep_dir.display(),
         best.map_or_else(|| "None was trained.".to_owned(), |best| format!("The best: {best}."))
     );
-    let section = |body: String| Fragment { body, ..Fragment::empty("sweep", &[STYLE], &[SCRIPT]) };
+    let styles = &[plot::STYLE, plot::FIGURE_STYLE, STYLE];
+    let section = |body: String| Fragment { body, ..Fragment::empty("sweep", styles, &[SCRIPT]) };
     let found: String = remarks(outcome).iter().map(|remark| format!("<p>{}</p>\n", escape(remark))).collect();
     let mut sections = Vec::new();
     if !found.is_empty() {
         sections.push(("What was found", section(found)));
     }
     sections.extend(curves_section(&[chart(outcome, curves)], Some("")).map(|curves| ("Curves", curves)));
+    let scatters = figures::scatters(outcome);
+    if !scatters.is_empty() {
+        sections.push(("Each key", section(scatters)));
+    }
     sections.push(("Importance", sheet_fragment(&importance(&outcome.importance))));
     sections.push(("Settings", section(settings(outcome))));
     if let Some(toml) = &outcome.best_toml {
