@@ -57,7 +57,6 @@ pub const PRESETS: [Preset; 7] = [
 
 impl Preset {
     /// The preset with this name or file name.
-    #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|preset| [preset.name, preset.stem].contains(&name))
     }
@@ -66,7 +65,6 @@ impl Preset {
     ///
     /// # Panics
     /// Only because of a bug: the file is shipped.
-    #[must_use]
     pub fn config(&self) -> Config {
         Config::from_toml(self.toml, Path::new(self.name), &[]).expect("a shipped config is right")
     }
@@ -79,7 +77,6 @@ pub const STORIES: &str = "data/stories.txt";
 ///
 /// # Panics
 /// Only because of a bug: the build script has packed them.
-#[must_use]
 pub fn stories() -> String {
     let packed: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stories.txt.gz"));
     let mut text = String::new();

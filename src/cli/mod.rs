@@ -140,7 +140,6 @@ impl Command {
 /// Runs the program with the arguments of the process, prints any error, and returns the exit code.
 ///
 /// Calls `keep_freed_memory` first if the command trains; it is a parameter because the binary defines the allocator.
-#[must_use]
 pub fn main(keep_freed_memory: fn()) -> ExitCode {
     let parsed = numbers::with_negative_numbers(Cli::command()).try_get_matches();
     let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {

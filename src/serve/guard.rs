@@ -16,7 +16,6 @@ pub struct ApiKeys(Vec<String>);
 
 impl ApiKeys {
     /// Reads keys, one per line, and skips empty lines and lines that begin with `#`. `None` if there are no keys.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let keys: Vec<String> = lines.map(str::to_owned).collect();
@@ -72,7 +71,6 @@ pub(super) fn preflight(headers: &HeaderMap) -> (StatusCode, HeaderMap) {
 }
 
 /// A site as browsers name it: `http://` or `https://`, a host and perhaps a port, and nothing else.
-#[must_use]
 pub fn is_origin(text: &str) -> bool {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     host.is_some_and(|host| !host.contains('@') && host.parse::<Authority>().is_ok())

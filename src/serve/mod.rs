@@ -137,13 +137,11 @@ impl Server {
     }
 
     /// The address it listens on.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// A handle that stops it.
-    #[must_use]
     pub fn stop(&self) -> Stop {
         Stop(self.stop.clone())
     }

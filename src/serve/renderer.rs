@@ -150,7 +150,6 @@ impl Drop for Process {
 
 /// The main function of the process: replies to lines on standard input until they end or a limit is exceeded. Returns the
 /// exit code.
-#[must_use]
 pub fn render_chats() -> u8 {
     let mut line = String::new();
     let setup = io::stdin().read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());

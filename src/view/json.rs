@@ -6,7 +6,6 @@ use crate::inspect::PromptAttention;
 
 /// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head shown a row of
 /// weights per query. Numbers are as short as possible while still read back as the same 32-bit floats.
-#[must_use]
 pub fn attention_json(attention: &PromptAttention) -> String {
     #[derive(Serialize)]
     struct Attention<'a> {

@@ -35,7 +35,6 @@ type Means = [Tensor<1>; 2];
 ///
 /// # Shapes
 /// `weights, gradient: [n]`, `factor: [1]`, `means`: two `[n]` -> `[n]` and two `[n]`
-#[must_use]
 pub fn adamw(
     weights: Tensor<1>,
     gradient: Tensor<1>,
@@ -109,7 +108,6 @@ pub(crate) fn composed_adamw(
 ///
 /// # Shapes
 /// `gradient, mean: [n]`, `factor: [1]` -> `[n]` each
-#[must_use]
 pub fn nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Tensor<1>>, momentum: f64) -> Means {
     if !flex::is_for(&gradient) {
         return composed_nesterov(gradient, factor, mean, momentum);
@@ -168,7 +166,6 @@ fn scaled(gradient: Tensor<1>, factor: Option<Tensor<1>>) -> Tensor<1> {
 ///
 /// # Shapes
 /// `weights, direction: [n]` -> `[n]`
-#[must_use]
 pub fn descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: f64) -> Tensor<1> {
     if !flex::is_for(&weights) {
         return composed_descend(weights, direction, step_size, decay);
@@ -194,7 +191,6 @@ pub(crate) fn composed_descend(weights: Tensor<1>, direction: Tensor<1>, step_si
 ///
 /// # Shapes
 /// `mean, x: [n]` -> `[n]`
-#[must_use]
 pub fn lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     if !flex::is_for(&mean) {
         return composed_lerp(mean, x, share);

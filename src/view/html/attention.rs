@@ -59,7 +59,6 @@ fn whole_words(heading: &str) -> String {
 }
 
 /// The page: a section for each prompt; `about` names a run and its step.
-#[must_use]
 pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
     let section = |details: &PromptDetails| {
         let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
@@ -87,7 +86,6 @@ fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
 }
 
 /// The approximate size of the section of a prompt with `n_tokens`, in MiB.
-#[must_use]
 pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> usize {
     mib(config, selection, n_tokens, packing(config, selection, n_tokens))
 }

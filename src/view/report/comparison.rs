@@ -37,13 +37,11 @@ impl Comparison {
     }
 
     /// One line for each missing part.
-    #[must_use]
     pub fn notes(&self) -> Vec<&str> {
         self.reports.iter().flat_map(Report::notes).map(String::as_str).collect()
     }
 
     /// The page.
-    #[must_use]
     pub fn html(&self) -> String {
         let facts: Vec<RunInfo> = self.reports.iter().map(|report| report.facts.clone()).collect();
         let names = run_names(&facts);

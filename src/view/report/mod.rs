@@ -110,7 +110,6 @@ impl Report {
     }
 
     /// One line for each missing part.
-    #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -135,7 +134,6 @@ impl Report {
     }
 
     /// The page.
-    #[must_use]
     pub fn html(&self) -> String {
         let losses = curves::losses(&self.curves, &self.facts);
         let [rate, norm, speed] =

@@ -9,7 +9,6 @@ const TEXT_COLUMNS: usize = 78;
 
 /// The similarity of the word's vectors in each pair of texts and to other tokens, that to other words, and the change
 /// by attention at the word, or at every token if `all_positions`.
-#[must_use]
 pub fn embeddings_sheet(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> Sheet {
     let stages: Vec<String> = it.stages.iter().map(stage_name).collect();
     let mut texts = Vec::new();

@@ -13,7 +13,6 @@ const NAMED: usize = 5;
 const LATER: usize = 4;
 
 /// The numbers of `inspect explain`: the first numbers of vectors, and the token's product with every key.
-#[must_use]
 pub fn explanation_sheet(it: &Explanation, prompt: &Prompt) -> Sheet {
     let Explanation { layer, head, token, .. } = *it;
     let shared: Vec<String> = it.kv_shared_by.iter().filter(|at| **at != head).map(ToString::to_string).collect();

@@ -10,7 +10,6 @@ const MANY_HEADS: usize = 7;
 
 /// The kind of each head, coloured by the share of its main target; all scores; and its largest weight.
 /// `evidence` is `[L][H]`.
-#[must_use]
 pub fn scored_heads_sheet(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -> Sheet {
     let n_heads = heads.scores.first().map_or(0, Vec::len);
     let seen = |layer: usize, head: usize| evidence.get(layer).and_then(|of_layer| of_layer.get(head));

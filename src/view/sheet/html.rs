@@ -13,7 +13,6 @@ static STYLES: LazyLock<Vec<&'static str>> =
 const SCRIPT: &str = include_str!("../assets/sheet.js");
 
 /// Several sheets as a page; `about` names a run and its step.
-#[must_use]
 pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
     let section = |sheet: &Sheet| (breakable(&sheet.heading), sheet_fragment(sheet));
     page(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())

@@ -8,7 +8,6 @@ use crate::view::sheet::{Content, Figure, Map, MapPoint, Sheet};
 const N_NAMED: usize = 12;
 
 /// The token embedding in the plane in which it varies most, and the tokens most similar to the most frequent.
-#[must_use]
 pub fn embedding_map_sheet(map: &EmbeddingMap) -> Sheet {
     let [across, up] = map.explained;
     let points = map.tokens.iter().map(|token| {

@@ -18,7 +18,6 @@ const SMALL_DIFFERENCE: f64 = 0.5;
 ///
 /// # Panics
 /// If none of the attributions is about this token.
-#[must_use]
 pub fn lens_sheet(lens: &Lens, attributions: &[Attribution], position: usize, prompt: &Prompt, has_all: bool) -> Sheet {
     assert!(attributions.iter().any(|it| it.position == position), "an attribution is about the chosen token");
     let all = Figure::grid(
@@ -134,7 +133,6 @@ fn in_nats(number: f64) -> String {
 }
 
 /// The rise of the loss without each head and layer; `measured_on` names the text.
-#[must_use]
 pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
     let rises = |of: fn(&crate::inspect::Ablated) -> Option<f64>| -> Vec<(ModelPart, f64)> {
         it.parts.iter().filter_map(|part| Some((part.part, of(part)? - it.loss))).collect()
@@ -203,7 +201,6 @@ fn parts_grid(
 
 /// The parts that move one text's prediction towards another's, and the positions of the difference in the
 /// residual stream.
-#[must_use]
 pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     let moved: Vec<(ModelPart, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();
     let about = |part: ModelPart, fraction: f64| {

@@ -59,7 +59,6 @@ impl ReadText<'_> {
 }
 
 /// A text in its tokens, and how many bits a model needs for each, if there is one.
-#[must_use]
 pub fn tokens_sheet(read: &ReadText<'_>) -> Sheet {
     let title = match read.bits.is_empty() {
         true => "Every other token is shaded",
@@ -73,7 +72,6 @@ pub fn tokens_sheet(read: &ReadText<'_>) -> Sheet {
 }
 
 /// One text under two models, and the difference of their bits if their tokens are the same.
-#[must_use]
 pub fn compared_sheet(reads: &[ReadText<'_>; 2]) -> Sheet {
     let [one, other] = reads;
     let mut figures: Vec<Figure> =

@@ -9,7 +9,6 @@ use crate::view::svg::plot::{N_SERIES, spread};
 const MOST_POINTS: usize = 400;
 
 /// The plan of `config` with the text that the terminal shows.
-#[must_use]
 pub fn plan_sheet(text: &str, config: &Config) -> Sheet {
     let (n_steps, peak) = (config.train.max_steps, config.optimizer.learning_rate);
     let rate = |step: usize| (step as u64 + 1, learning_rate(&config.schedule, peak, step, n_steps));

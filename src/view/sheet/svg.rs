@@ -21,7 +21,6 @@ pub(crate) const NARROW: f64 = 340.0;
 const MAP: [f64; 2] = [880.0, 640.0];
 
 /// Several sheets as a picture, stacked vertically; `about` names a run and its step.
-#[must_use]
 pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
     let mut stack = Stack::new(560.0, SIZE, about);
     let paragraph = |stack: &mut Stack, class: &str, text: &str| {

@@ -13,7 +13,6 @@ const LEAST_BAR: usize = 4;
 const MAP_LINES: usize = 24;
 
 /// A sheet in the colours of `palette`, and as many columns. Every line ends with a line break.
-#[must_use]
 pub fn sheet_text(sheet: &Sheet, (palette, n_columns): (Palette, usize)) -> String {
     let mut text = paragraph(&sheet.heading, n_columns) + &paragraph(&sheet.lead, n_columns);
     let figures: Vec<&Figure> = sheet.shown_first().collect();

@@ -20,7 +20,6 @@ const MOST_ACROSS: usize = 200;
 const GAP: f64 = 18.0;
 
 /// The heads of each prompt, with the prompts stacked vertically; `about` names a run and its step.
-#[must_use]
 pub fn attention_svg(prompts: &[PromptAttention], about: &str) -> String {
     let mut stack = Stack::new(430.0, SIZE, about);
     for attention in prompts {

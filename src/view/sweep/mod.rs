@@ -12,7 +12,6 @@ use crate::sweep::{Edge, Outcome, TrialRow};
 use crate::view::terminal::table::table;
 
 /// The table of a sweep: a line per setting, best first, and the importance of each key below.
-#[must_use]
 pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
     let keys = outcome.keys.iter().map(|key| format!(" | >{}", name(key))).collect::<String>();
     let headings = format!("TRIAL{keys} | >PARAMS | >MS/STEP | >STEPS | >BITS/BYTE");

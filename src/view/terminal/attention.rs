@@ -27,7 +27,6 @@ const N_TOP: usize = 3;
 const GAP: usize = 2;
 
 /// The heads of `attention` in at most `n_columns` columns. Every line ends with a line break.
-#[must_use]
 pub fn attention_text(attention: &PromptAttention, palette: Palette, n_columns: usize) -> String {
     let caption = counted(attention.prompt.len() as u64, "token") + "  ";
     let lines = flow(&attention.prompt.whole_pieces(), n_columns.saturating_sub(caption.len()).max(1));

@@ -5,7 +5,6 @@ use crate::data::{CachedFile, CachedKind};
 use crate::format::{or_dash, rough_duration, size};
 
 /// A line for each file: what it was made for, its kind, its size and how long ago it was used.
-#[must_use]
 pub fn cache_table(files: &[CachedFile], now_unix_s: f64, n_columns: usize) -> String {
     let row = |file: &CachedFile| {
         let kind = match file.kind {

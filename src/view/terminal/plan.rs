@@ -6,7 +6,6 @@ use crate::format::{duration, fixed, grouped, milliseconds, percent, short, size
 use crate::plan::{Distributed, Exchanges, FinetunePlan, Memory, Plan, Time, Vocabulary};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
-#[must_use]
 pub fn plan_table(plan: &Plan, config: &Config) -> String {
     let mut text = String::new();
     model(&mut text, plan, config);
@@ -24,7 +23,6 @@ pub fn plan_table(plan: &Plan, config: &Config) -> String {
 }
 
 /// The plan of a fine-tuning as text for a terminal; ends with a line break.
-#[must_use]
 pub fn finetune_plan_table(plan: &FinetunePlan, config: &Config) -> String {
     let mut text = String::new();
     let base = config.finetune.base.as_deref().map_or_else(String::new, |base| base.display().to_string());

@@ -17,7 +17,6 @@ const MAX_ABREAST: usize = 4;
 const MIN_CELL: usize = 10;
 
 /// The table of runs, with a line per run; a narrow one without tokens, devices and parameters.
-#[must_use]
 pub fn runs_table(runs: &[RunInfo], now_unix_s: f64, n_columns: usize) -> String {
     let headings = "RUN | STATUS | >STEPS | >PARAMS | >TOKENS | >TIME | >VAL LOSS | >BITS/BYTE | DEVICE | >AGO";
     let row = |info: &RunInfo| {
@@ -39,7 +38,6 @@ pub fn runs_table(runs: &[RunInfo], now_unix_s: f64, n_columns: usize) -> String
 }
 
 /// The comparison of runs, with a column per run and the differing config keys below.
-#[must_use]
 pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_s: f64, n_columns: usize) -> String {
     type Cell<'a> = &'a dyn Fn(&RunInfo) -> Option<String>;
     let facts: [(&str, Cell<'_>); 12] = [
@@ -135,7 +133,6 @@ fn loss(info: &RunInfo, loss: Option<f64>) -> String {
 
 /// The rows with the most important columns; in a narrow table without the time of a step, which its speed says, too.
 /// Estimated losses are marked with `~`.
-#[must_use]
 pub fn curves_table(rows: &[&LogRow], n_columns: usize) -> String {
     let headings =
         ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRAD NORM | >MS/STEP | >TOKENS/S";
@@ -166,7 +163,6 @@ pub fn curves_table(rows: &[&LogRow], n_columns: usize) -> String {
 }
 
 /// The gradient norm of each layer as a line: its curve, the first and the last. Empty for a run of an older version.
-#[must_use]
 pub fn gradient_norms_table(curves: &Curves, n_columns: usize) -> String {
     let layers = curves.gradient_norms();
     if layers.is_empty() {

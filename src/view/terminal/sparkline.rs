@@ -10,7 +10,6 @@ const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 
 /// The curve of these numbers in at most `n_columns` columns, each the mean of an equal part; on a logarithmic scale,
 /// which shows late progress of a loss, if all are positive. Non-finite numbers are left out.
-#[must_use]
 pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
     let finite: Vec<f64> = numbers.iter().copied().filter(|x| x.is_finite()).collect();
     let is_positive = finite.iter().all(|x| *x > 0.0);

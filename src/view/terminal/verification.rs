@@ -7,7 +7,6 @@ use crate::interop::verify::{TensorComparison, TensorResult, Verification};
 use crate::view::terminal::table::table;
 
 /// The tensors that differ, the number of equal tensors, and the comparison of the predictions.
-#[must_use]
 pub fn verification(found: &Verification, n_columns: usize) -> String {
     let mut text = String::new();
     let is_listed = |tensor: &&TensorComparison| !matches!(tensor.result, TensorResult::Equal | TensorResult::Rounded);

@@ -79,7 +79,6 @@ pub(crate) fn given(overrides: &[String], config: &Config, why: &str) -> impl It
 }
 
 /// The text of a config with the values in it that overrides have given, where `config` is that of both.
-#[must_use]
 pub fn with_overrides(text: &str, overrides: &[String], config: &Config) -> String {
     edited(text, &given(overrides, config, "").collect::<Vec<_>>(), false)
 }

@@ -56,7 +56,6 @@ pub struct SourceSummary {
 impl SourceSummary {
     /// The average number of times that each training token of the text is seen in a run that draws `drawn_tokens` from
     /// all texts.
-    #[must_use]
     pub fn epochs(&self, drawn_tokens: u64) -> f64 {
         self.fraction * drawn_tokens as f64 / self.train_tokens.max(1) as f64
     }
@@ -173,7 +172,6 @@ impl Corpus {
     }
 
     /// The source of training batches.
-    #[must_use]
     pub fn train_batches(&self) -> Arc<dyn BatchSource> {
         match &self.records {
             Some(records) => Arc::new(records.train.clone()),
@@ -182,7 +180,6 @@ impl Corpus {
     }
 
     /// The source of validation batches.
-    #[must_use]
     pub fn val_batches(&self) -> Arc<dyn BatchSource> {
         match &self.records {
             Some(records) => Arc::new(records.val.clone()),
@@ -191,13 +188,11 @@ impl Corpus {
     }
 
     /// The mean number of tokens in a row of records; `None` without records.
-    #[must_use]
     pub fn tokens_per_row(&self) -> Option<f64> {
         self.records.as_ref().map(|records| records.train.tokens_per_row())
     }
 
     /// The number of counted tokens of the validation split per byte of their text.
-    #[must_use]
     pub fn val_tokens_per_byte(&self) -> f64 {
         let [tokens, bytes] = match &self.records {
             Some(records) => {

@@ -241,25 +241,21 @@ impl Split {
     }
 
     /// The tokens of each text.
-    #[must_use]
     pub fn texts(&self) -> impl ExactSizeIterator<Item = &Tokens> {
         self.parts.iter().map(|part| &part.tokens)
     }
 
     /// The number of tokens in all texts.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.texts().map(Tokens::len).sum()
     }
 
     /// Whether there are no tokens.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts().all(Tokens::is_empty)
     }
 
     /// The number of tokens of each id, `[vocab_size]`, that have others before them, and so count in a loss.
-    #[must_use]
     pub fn counts(&self, vocab_size: usize) -> Vec<u64> {
         let mut counts = vec![0; vocab_size];
         self.texts().for_each(|tokens| tokens.count_after_first(&mut counts));
@@ -267,7 +263,6 @@ impl Split {
     }
 
     /// The bytes of text that the tokens stand for.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.texts().map(Tokens::bytes).sum()
     }

@@ -101,19 +101,16 @@ impl Tokens {
     }
 
     /// The number of tokens.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
     /// Whether there are no tokens.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
     /// The bytes of text that the tokens stand for.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

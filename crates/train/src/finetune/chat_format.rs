@@ -53,7 +53,6 @@ impl ChatFormat {
     }
 
     /// The ids of its tokens, in ascending order.
-    #[must_use]
     pub fn ids(self, tokenizer: &Tokenizer) -> Vec<u32> {
         let (_, tokens) = self.parts();
         let added = tokenizer.added_tokens().into_iter().filter(|(_, token)| tokens.contains(&&**token));

@@ -89,7 +89,6 @@ pub enum BaseWeights {
 
 impl BaseWeights {
     /// The precision of the rounding; `None` without rounding.
-    #[must_use]
     pub fn precision(self) -> Option<Precision> {
         match self {
             Self::F32 => None,
@@ -125,7 +124,6 @@ pub enum TrainOn {
 
 impl FinetuneConfig {
     /// The adapters of a run that trains adapters.
-    #[must_use]
     pub fn lora(&self) -> Option<Lora> {
         let Self { base, method, rank, alpha, use_rslora, targets, last_blocks, dropout, .. } = self.clone();
         let targets = if targets.is_empty() { Target::ALL.to_vec() } else { targets };

@@ -21,7 +21,6 @@ const WARMUP: f64 = 0.05;
 ///
 /// # Panics
 /// If a path is not UTF-8.
-#[must_use]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "fractions of a number of steps")]
 pub fn starting_config(
     base: &Path,

@@ -80,7 +80,6 @@ impl Examples {
     }
 
     /// The tokens of each record before its last answer, and those of the answer.
-    #[must_use]
     pub fn questions(&self, n: usize) -> Vec<[Vec<u32>; 2]> {
         let split = |example: &Example| {
             let last = example.counts.iter().rposition(|counts| *counts)?;

@@ -44,7 +44,6 @@ impl Example {
     }
 
     /// The number of tokens that count and have others before them.
-    #[must_use]
     pub fn n_counted(&self) -> usize {
         self.counts.iter().skip(1).filter(|counts| **counts).count()
     }
