@@ -39,7 +39,6 @@ pub(super) fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
     Ok(device)
 }
 
-/// Warns on standard error if a device is slow.
 pub(super) fn warn_if_slow(device: &OpenDevice) {
     note_each("warning", device.caution());
 }

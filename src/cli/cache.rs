@@ -47,7 +47,6 @@ Example:
     },
 }
 
-/// Lists, measures or clears the cache.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cache_dir = args.cache_dir.as_deref();
     match args.action.unwrap_or(Action::List) {

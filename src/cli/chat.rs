@@ -207,7 +207,6 @@ impl Chat {
     }
 }
 
-/// The source of lines.
 enum Input {
     /// With editing and a history.
     Terminal(Box<Editor<(), DefaultHistory>>),

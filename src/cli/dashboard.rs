@@ -36,7 +36,6 @@ static IS_UP: AtomicBool = AtomicBool::new(false);
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Board>>);
 
-/// The dashboard of a run.
 pub(super) struct Dashboard {
     shared: Shared,
     interrupter: Interrupter,
@@ -106,7 +105,6 @@ impl Dashboard {
         Ok(())
     }
 
-    /// Adds lines to the log.
     pub(super) fn note(&self, text: &str) {
         self.shared.with(|board| board.note(text));
     }

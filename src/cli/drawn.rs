@@ -45,7 +45,6 @@ pub(super) struct Drawn {
 }
 
 impl DrawnOutput {
-    /// Whether the format is a page.
     pub(super) fn is_page(&self) -> bool {
         matches!(self.format, DrawnFormat::Html)
     }
@@ -55,7 +54,6 @@ impl DrawnOutput {
         matches!(self.format, DrawnFormat::Svg | DrawnFormat::Html)
     }
 
-    /// Whether text is asked for.
     pub(super) fn is_text(&self) -> bool {
         matches!(self.format, DrawnFormat::Text)
     }

@@ -49,7 +49,6 @@ enum Split {
     Val,
 }
 
-/// Measures the loss on the whole text.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     if let Some(path) = &args.data {

@@ -62,7 +62,6 @@ enum Numbers {
     Q8_0,
 }
 
-/// Exports the model and prints the path.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = Outgoing::open(&args.run)?;
     let folder = match args.to {

@@ -88,7 +88,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Trains the new run, and compares it with its base.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if !(args.epochs.is_finite() && args.epochs > 0.0) {
         return Err(Misuse(format!("--epochs {} must be a number above 0", args.epochs)).into());
@@ -265,7 +264,6 @@ impl Compared {
         Ok(Self { result, trained_parameters, base_sha256, records: split.summary })
     }
 
-    /// Prints the comparison.
     fn print(&self, args: &Args, summary: &Summary) -> anyhow::Result<()> {
         let Self { result, trained_parameters, base_sha256, records } = self;
         let BeforeAndAfter { held_out_loss: [base_val_loss, _], general_loss, general_tokens, answers } = result;

@@ -158,7 +158,6 @@ fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
     read().with_context(|| format!("cannot follow the schema `{}`", path.display()))
 }
 
-/// How completions are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Unchanged bytes, with nothing added.
@@ -233,7 +232,6 @@ fn print_in_order(
 }
 
 impl Args {
-    /// The run's settings, overridden by the arguments.
     fn settings(&self, run: &GenerateConfig) -> GenerateConfig {
         GenerateConfig {
             max_new_tokens: self.max_new_tokens.unwrap_or(run.max_new_tokens),

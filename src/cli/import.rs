@@ -40,7 +40,6 @@ Supported families: {first} and {last}."
     )
 }
 
-/// Imports the model and prints its size and the next steps.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(base) = &args.base {
         return run_adapters(args, base);

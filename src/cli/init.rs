@@ -82,7 +82,6 @@ fn minutes(typed: &str) -> anyhow::Result<f64> {
     Ok(minutes)
 }
 
-/// Prints or writes the config, then prints the next commands.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.check_output()?; // before the measurement, which takes seconds
     // A script that reads the config from a pipe needs no advice.

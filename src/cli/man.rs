@@ -33,7 +33,6 @@ fn render_all(command: clap::Command, pages: &mut Vec<(String, String)>) -> anyh
     subcommands.cloned().try_for_each(|subcommand| render_all(subcommand, pages))
 }
 
-/// Prints or writes the manual pages of `command`, the definition of the whole program.
 pub(super) fn run(args: &Args, command: clap::Command) -> anyhow::Result<()> {
     let Some(folder) = &args.output else {
         let mut page = Vec::new();

@@ -28,7 +28,6 @@ pub(super) struct Args {
     overwrite: bool,
 }
 
-/// Writes the merged run.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let located = run::locate(&args.run)?;
     let adapters = args.adapter.as_ref().map(|path| open_adapters(path, &args.run)).transpose()?;

@@ -36,7 +36,6 @@ pub(super) struct Args {
     all: bool,
 }
 
-/// Reads the curves and prints them.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let curves = Curves::read(&run::open_or_locate(&args.run)?)?;
     let is_table = !(args.csv || args.json);

@@ -27,12 +27,10 @@ pub(super) fn count(typed: &str) -> Result<usize, String> {
     usize::try_from(seed(typed)?).map_err(|_| TOO_LARGE.to_owned())
 }
 
-/// Parses a whole number, 1 or more.
 pub(super) fn at_least_one(typed: &str) -> Result<usize, String> {
     within(typed, 1..=usize::MAX)
 }
 
-/// Parses a whole number in a range.
 pub(super) fn within(typed: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
     let (least, most) = (*range.start(), *range.end());
     match count(typed)? {
@@ -57,7 +55,6 @@ pub(super) fn seed(typed: &str) -> Result<u64, String> {
 
 const TOO_LARGE: &str = "it is too large";
 
-/// Parses a number.
 pub(super) fn number(typed: &str) -> Result<f64, String> {
     typed.parse().map_err(|_| "it must be a number, such as 0.8".to_owned())
 }

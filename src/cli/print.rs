@@ -67,7 +67,6 @@ pub(super) fn print_styled(text: &str) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Prints a result as one line of JSON.
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string(value)? + "\n"))
 }

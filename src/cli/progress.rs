@@ -58,7 +58,6 @@ struct Screen {
     is_last_evaluation: bool,
 }
 
-/// The place where lines are shown.
 enum Surface {
     /// Standard error.
     Lines,
@@ -68,7 +67,6 @@ enum Surface {
     Dashboard(Dashboard),
 }
 
-/// The text being read before the first step.
 struct TextProgress {
     line: String,
     began: Instant,

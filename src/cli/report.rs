@@ -32,7 +32,6 @@ pub(super) struct Args {
     device: Option<DeviceSpec>,
 }
 
-/// Reads the run, measures its best checkpoint and writes the page.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         output::check_page(path)?;

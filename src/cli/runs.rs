@@ -27,7 +27,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Lists the runs of a folder, or compares the given runs.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.paths[..] {
         [folder] if RunDir::open(folder).is_err() => list(folder, args),

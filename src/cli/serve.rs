@@ -80,7 +80,6 @@ pub(super) struct Args {
     force: bool,
 }
 
-/// Runs the server until it is stopped.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if !args.adapter.is_empty() && args.runs.len() != 1 {
         return Err(Misuse("--adapter is for one RUN: name only the run that the adapter belongs to".to_owned()).into());
@@ -241,7 +240,6 @@ impl Args {
     }
 }
 
-/// The last part of a path.
 fn last(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

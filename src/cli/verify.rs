@@ -31,7 +31,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Compares the two models; an error if they differ.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let text = match &args.text {
         Some(path) => {

@@ -41,8 +41,6 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// # Errors
-    /// If the activations are int8 and the weights are not.
     pub(super) fn precision(self) -> anyhow::Result<Precision> {
         Ok(match (self.weights, self.activations) {
             (WeightFormat::F32, Activations::Exact) => Precision::F32,
@@ -54,9 +52,6 @@ impl Formats {
     }
 
     /// Converts `model`, which is on the device named `device`, to a model in this precision.
-    ///
-    /// # Errors
-    /// If the precision needs rounding and the device does not support it.
     pub(super) fn convert(self, model: Gpt, device: &str) -> anyhow::Result<LanguageModel> {
         LanguageModel::new(model, self.precision()?).with_context(|| {
             format!("`{device}` supports only f32 weights\n  hint: add --device cpu, or leave out --weights")

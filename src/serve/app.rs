@@ -40,7 +40,6 @@ const HTML: &str = "text/html; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 
-/// The modules of the page.
 const MODULES: [(&str, &str); 12] = [
     ("api.js", include_str!("assets/api.js")),
     ("app.js", include_str!("assets/app.js")),
@@ -77,7 +76,6 @@ pub(super) async fn index() -> Response {
     respond(HTML, POLICY, include_str!("assets/index.html").to_owned())
 }
 
-/// A file of the page.
 pub(super) async fn asset(path: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
     let (kind, text) = match &*name(path)? {
         "page.js" => (JS, view::app_assets().1),

@@ -100,7 +100,6 @@ fn integer(value: &Value) -> Option<i128> {
     value.as_i64().map(i128::from).or(value.as_u64().map(i128::from))
 }
 
-/// The error for an invalid value.
 pub(super) fn wrong(name: &str, value: &Value, rule: &str) -> ApiError {
     let value = echoed(&value.to_string());
     ApiError::field(name, format!("`{name}` = {value} must be {rule}"))
@@ -130,7 +129,6 @@ fn make_request<T: JsonSchema>() -> Value {
     schema
 }
 
-/// The schema of a response.
 pub(super) fn response_schema<T: JsonSchema>() -> Value {
     schema::<T>(Contract::Serialize)
 }

@@ -17,7 +17,6 @@ pub(super) fn name(path: Result<Path<String>, PathRejection>) -> Result<String, 
     path.map(|Path(name)| name).map_err(|_| ApiError::bad_request("the address is not UTF-8"))
 }
 
-/// A response with a JSON body.
 pub(super) fn json_response(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }

@@ -78,7 +78,6 @@ pub(super) fn detokenize(fields: Fields, model: &LoadedModel) -> Result<String, 
     Ok(to_json(&Detokenized { content }))
 }
 
-/// The properties of a model.
 pub(super) fn props(model: &LoadedModel) -> Value {
     let piece = |id: Option<u32>| id.map(|id| model.tokenizer.piece(id)).unwrap_or_default();
     json!({

@@ -80,7 +80,6 @@ pub(super) struct ResponseEvents {
 }
 
 impl ResponseEvents {
-    /// Writes an event with these fields.
     fn write(&mut self, kind: &str, fields: Value, out: &mut String) {
         let mut event = json!({"type": kind, "sequence_number": self.n_events});
         extend(&mut event, fields);

@@ -37,7 +37,6 @@ use super::view::ViewRequest;
 use super::writer::ResponseWriter;
 use crate::model::Gpt;
 
-/// All routes of the server.
 pub(super) fn router(service: Shared) -> Router {
     api()
         .finish()

@@ -11,7 +11,6 @@ use crate::inspect::{self, MODELS, trained};
 
 const PROMPT: &str = "The cat sat";
 
-/// The page for a prompt, written by the program.
 fn page(folder: &Folder, prompt: &str, args: &[&str]) -> std::path::PathBuf {
     inspect::page(folder, &[&["attention", "runs/tiny", "--prompt", prompt], args].concat())
 }
@@ -42,7 +41,6 @@ fn tab(browser: &mut Browser, name: &str) {
     assert_eq!(browser.texts(".tab[aria-selected=true]"), [name]);
 }
 
-/// Selects an option in the list `label` of the current view.
 fn choose(browser: &mut Browser, label: &str, index: usize) {
     let label = json!(label);
     let chosen = browser.evaluate(&format!(

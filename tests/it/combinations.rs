@@ -19,7 +19,6 @@ use crate::fixtures::{Place, expect_close, host};
 use crate::optimizers::check_muon;
 use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
 
-/// The settings of a random run.
 #[derive(Clone, Debug)]
 struct AnyRun {
     model: ModelConfig,

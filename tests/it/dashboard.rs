@@ -22,7 +22,6 @@ const LONG: [&str; 4] = ["--set", "train.max_steps=1000000", "--set", "train.che
 /// A run of a few seconds.
 const SHORT: [&str; 4] = ["--set", "train.max_steps=20", "--set", "train.checkpoint_interval=0"];
 
-/// The step of the last checkpoint.
 fn saved_step(folder: &Folder) -> usize {
     let last = folder.read("runs/tiny/last");
     last.trim().strip_prefix("step-").and_then(|step| step.parse().ok()).expect("a step")
@@ -63,7 +62,6 @@ struct Shown {
     parser: vt100::Parser,
 }
 
-/// The end of a program in a terminal.
 struct Left {
     code: u32,
     /// Its output after the dashboard was closed.

@@ -12,7 +12,6 @@ pub fn rss_kib(id: u32) -> Option<u64> {
     status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// The mean of measurements.
 fn mean(measured: &[u64]) -> f64 {
     measured.iter().sum::<u64>() as f64 / measured.len() as f64
 }

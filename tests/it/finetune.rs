@@ -18,7 +18,6 @@ use crate::fixtures::{Folder, Place, fs, largest_difference, number};
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\
     {% if m.role == 'assistant' %}<|endoftext|>{% endif %}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
 
-/// Questions with answers of different lengths.
 fn records() -> String {
     let record = |i: usize| {
         let (question, answer) = (i * 7 % 10, "yes ".repeat(i % 4 + 1));

@@ -87,7 +87,6 @@ pub(super) fn host<const D: usize>(x: Tensor<D>) -> Result<Vec<f32>, InspectErro
     Ok(x.reshape([-1]).try_into_vec_as::<f32>()?)
 }
 
-/// A copy of a tensor on the host.
 pub(super) fn host_tensor<const D: usize>(x: Tensor<D>) -> Result<HostTensor, InspectError> {
     Ok(HostTensor { shape: x.dims().to_vec(), values: host(x)? })
 }

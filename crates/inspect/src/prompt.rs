@@ -98,7 +98,6 @@ impl Prompt {
         to_tensor(&self.ids, device)
     }
 
-    /// Checks that `position` is within the prompt.
     pub(super) fn check(&self, position: usize) -> Result<(), InspectError> {
         match position < self.len() {
             true => Ok(()),

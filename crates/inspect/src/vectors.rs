@@ -1,6 +1,5 @@
 //! Double-precision vector arithmetic, summed in order.
 
-/// The dot product of two vectors.
 pub(super) fn dot<A: Copy + Into<f64>, B: Copy + Into<f64>>(a: &[A], b: &[B]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| a.into() * b.into()).sum()
 }
@@ -32,7 +31,6 @@ pub(super) fn softmax(numbers: &[f64]) -> Vec<f64> {
     powers.iter().map(|power| power / sum).collect()
 }
 
-/// The difference of two vectors.
 pub(super) fn minus(a: &[f32], b: &[f32]) -> Vec<f64> {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) - f64::from(b)).collect()
 }

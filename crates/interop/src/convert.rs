@@ -92,7 +92,6 @@ fn zeros(shape: &[usize]) -> LazyTensor {
     LazyTensor::computed(shape.to_vec(), move |sink| sink(&vec![0.0; n]))
 }
 
-/// Adds a scalar to each value.
 fn add_scalar(tensor: LazyTensor, number: f32) -> LazyTensor {
     if number == 0.0 {
         return tensor;
@@ -102,12 +101,10 @@ fn add_scalar(tensor: LazyTensor, number: f32) -> LazyTensor {
     })
 }
 
-/// The values of several tensors, one after another.
 fn concat(shape: &[usize], parts: Vec<LazyTensor>) -> LazyTensor {
     LazyTensor::computed(shape.to_vec(), move |sink| parts.iter().try_for_each(|part| part.stream(&mut *sink)))
 }
 
-/// Consecutive values of a tensor.
 fn slice(of: LazyTensor, range: Range<usize>) -> LazyTensor {
     LazyTensor::computed(vec![range.len()], move |sink| {
         let mut first = 0;

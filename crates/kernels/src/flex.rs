@@ -50,12 +50,10 @@ pub(crate) fn primitive<const D: usize>(x: Tensor<D>) -> FlexTensor {
     x.try_into_primitive::<Flex>().expect("the tensor is on flex, without autodiff")
 }
 
-/// A tensor of these values with the shape of `like`.
 pub(crate) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
     from_vec(values, like.layout().shape().clone())
 }
 
-/// A tensor of these values.
 pub(crate) fn from_vec(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.into()), DType::F32)
 }

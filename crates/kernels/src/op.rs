@@ -111,9 +111,6 @@ trait Concrete: Backend {
     fn wrap(tensor: FloatTensor<Self>) -> DispatchTensor;
 
     /// Converts a tensor of any backend to a tensor of this backend.
-    ///
-    /// # Panics
-    /// If it belongs to another backend.
     fn unwrap(tensor: DispatchTensor) -> FloatTensor<Self>;
 }
 

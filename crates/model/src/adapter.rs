@@ -53,7 +53,6 @@ impl Target {
     }
 }
 
-/// Its name in a config.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
@@ -151,7 +150,6 @@ impl Lora {
     }
 }
 
-/// A parameter of an adapter.
 fn trained(path: String, shape: Vec<usize>, initial: Initial) -> Parameter {
     Parameter { path, shape, role: Role::Adapter, initial, is_trained: true }
 }

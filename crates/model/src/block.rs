@@ -57,7 +57,6 @@ pub struct BlockMemory {
 }
 
 impl Block {
-    /// The block at index `block_idx`.
     pub(crate) fn new(config: &ModelConfig, block_idx: usize, block: &Placeholders<'_>) -> Self {
         let norm = |is_there: bool, name: &str| is_there.then(|| Norm::of_residual(config, &block.child(name)));
         Self {
@@ -74,7 +73,6 @@ impl Block {
         }
     }
 
-    /// Its linear layers, by name.
     pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
         let Self { attention, mlp, .. } = self;
         let layers = [("attention.qkv", &mut attention.qkv), ("attention.output", &mut attention.output)];
@@ -169,7 +167,6 @@ impl Block {
     }
 }
 
-/// `x` after a norm, if there is one.
 fn normalized(norm: Option<&Norm>, x: Tensor<3>) -> Tensor<3> {
     match norm {
         Some(norm) => norm.forward(x),

@@ -8,7 +8,6 @@ use crate::section::{MAX_SIZE, Problems};
 pub use crate::tokenizer::{TokenizerConfig, TokenizerKind};
 pub use tinderbox_kernels::Activation as MlpKind;
 
-/// The most layers of a model.
 const MAX_LAYERS: usize = 1 << 16;
 
 crate::sections! {
@@ -383,7 +382,6 @@ impl ModelConfig {
     }
 }
 
-/// The default epsilon of an RMS norm.
 const RMS_NORM_EPS: f64 = 1e-6;
 
 impl ModelConfig {

@@ -22,7 +22,6 @@ pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     .expect("the table has every parameter with its shape")
 }
 
-/// Draws the initial values of a parameter.
 pub(crate) fn draw(parameter: &Parameter, seed: u64) -> Vec<f32> {
     let n = parameter.shape.iter().product();
     match parameter.initial {

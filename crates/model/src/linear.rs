@@ -42,7 +42,6 @@ impl Linear {
         Some(Self::from_parts(layer.get("weight")?, layer.get("bias")))
     }
 
-    /// Gives the layer adapters.
     pub(crate) fn adapt(&mut self, adapters: Vec<Adapter>) {
         self.adapters = adapters;
     }
@@ -60,7 +59,6 @@ impl Linear {
         self.weight = Param::from_tensor(Tensor::zeros([0, n_columns], &device)).no_grad();
     }
 
-    /// The weight that adapters change.
     pub(crate) fn base_weight(&self) -> Tensor<2> {
         match &self.frozen {
             Some(frozen) => frozen.widened(&self.weight.device()),
@@ -127,9 +125,7 @@ impl Linear {
 #[derive(Module, Debug)]
 pub struct Embedding {
     weight: Param<Tensor<2>>,
-    /// Changes of some vectors.
     token_rows: Option<Param<Tensor<2>>>,
-    /// The vectors that they change.
     #[module(skip)]
     tokens: Vec<u32>,
 }
@@ -147,12 +143,10 @@ fn with_rows(weight: Tensor<2>, dim: usize, values: Tensor<2>, tokens: &[u32]) -
 }
 
 impl Embedding {
-    /// The table with this name; `None` if the parameter table has none.
     pub(crate) fn placeholder(module: &Placeholders<'_>, name: &str) -> Option<Self> {
         Some(Self { weight: module.child(name).get("weight")?, token_rows: None, tokens: Vec::new() })
     }
 
-    /// Lets the vectors of these tokens change, and no others.
     pub(crate) fn train_tokens(&mut self, tokens: &[u32]) {
         self.token_rows = no_changes(tokens, self.weight.shape()[1], &self.weight.device());
         self.tokens = tokens.to_vec();

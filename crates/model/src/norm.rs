@@ -23,7 +23,6 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm of a model's residual stream.
     pub(crate) fn of_residual(config: &ModelConfig, norm: &Placeholders<'_>) -> Self {
         Self::new(config.norm, config.d_model, config.norm_eps, norm)
     }

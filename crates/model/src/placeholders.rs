@@ -25,7 +25,6 @@ impl Placeholders<'_> {
         module(&Placeholders { rows: &rows, device, prefix: String::new() })
     }
 
-    /// The placeholders of the module with this name.
     pub(crate) fn child(&self, name: &str) -> Self {
         Self { prefix: format!("{}{name}.", self.prefix), ..*self }
     }

@@ -242,12 +242,10 @@ impl Section {
         }
     }
 
-    /// The scale of a norm.
     fn scale(&mut self, name: &str, role: Role, n: usize) {
         self.add(&format!("{name}.weight"), role, vec![n], Initial::Constant(1.0));
     }
 
-    /// A norm of the residual stream.
     fn norm(&mut self, name: &str, role: Role, config: &ModelConfig) {
         if config.norm_weights {
             self.scale(name, role, config.d_model);

@@ -19,7 +19,6 @@ use crate::{Dtype, LazyTensor};
 /// The longest accepted header: some 20,000 tensors. Parsed, a header takes several times as much memory.
 const LONGEST_HEADER: u64 = 1 << 21;
 
-/// The most dimensions of a tensor, more than any tensor has.
 const MOST_DIMENSIONS: usize = 8;
 
 /// The reason why a file of tensors cannot be opened.

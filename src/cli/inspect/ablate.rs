@@ -39,7 +39,6 @@ enum Instead {
     Both,
 }
 
-/// Ablates every part in turn and prints how much the loss rises.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (opened, text) = args.measured.open()?;
     let methods = args.method.methods();

@@ -32,7 +32,6 @@ pub(super) struct Args {
 /// Pages of this many MiB take seconds to open.
 const LARGE_MIB: usize = 128;
 
-/// Runs the model on each prompt and draws its attention weights.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (opened, prompts) = args.reading.open()?;
     let selection = HeadSelection::new(args.layer, args.head, &opened.config.model)?;

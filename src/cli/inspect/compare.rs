@@ -29,7 +29,6 @@ pub(super) struct Args {
     output: DrawnOutput,
 }
 
-/// Measures the bits of each prompt's tokens under both models.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.file.check()?;
     let models = [args.subject.open()?, Trained::open(&args.other, args.subject.device.as_ref())?];

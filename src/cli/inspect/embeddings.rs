@@ -23,7 +23,6 @@ pub(super) struct Args {
     positions: bool,
 }
 
-/// Follows the word through the layers and shows how similar its vectors are.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (opened, prompts) = args.reading.open()?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;

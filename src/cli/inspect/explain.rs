@@ -25,7 +25,6 @@ pub(super) struct Args {
     token: TokenArg,
 }
 
-/// Prints the explanation for each prompt.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (opened, prompts) = args.reading.open()?;
     let heads = HeadSelection::new(args.layer, args.head, opened.model.config())?;

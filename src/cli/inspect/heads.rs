@@ -20,7 +20,6 @@ pub(super) struct Args {
     windows: usize,
 }
 
-/// Scores every head.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (opened, text) = args.measured.open()?;
     let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;

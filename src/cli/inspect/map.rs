@@ -20,7 +20,6 @@ pub(super) struct Args {
     tokens: usize,
 }
 
-/// Maps the most frequent tokens.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (opened, text) = args.measured.open()?;
     let counts = text.counts(opened.tokenizer.vocab_size());

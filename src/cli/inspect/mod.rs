@@ -42,7 +42,6 @@ enum Inspection {
     Lens(lens::Args),
 }
 
-/// Runs the subcommand.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.inspection {
         Inspection::Attention(args) => attention::run(args),

@@ -113,13 +113,11 @@ fn whole_if_it_is(number: f64) -> Value {
     if (number - whole).abs() < 1e-9 * whole { (whole as u64).into() } else { number.into() }
 }
 
-/// Reads the cap of logits.
 fn read_caps(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
     model.logit_softcap = keys.optional_number("final_logit_softcapping");
     keys.none("attn_logit_softcapping", "scores without a cap are supported");
 }
 
-/// Reads the scale of scores.
 fn read_scale(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
     let scale = keys.number_or("query_pre_attn_scalar", 256.0).powf(-0.5);
     let is_plain = (scale - ModelConfig { attention_scale: None, ..model.clone() }.attention_scale()).abs() < 1e-12;

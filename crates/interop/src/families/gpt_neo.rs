@@ -60,7 +60,6 @@ pub(super) const FAMILY: Family = Family {
 /// The most layers that are listed one by one.
 const MOST_LAYERS: usize = 1 << 16;
 
-/// The kinds of all layers.
 fn layers(model: &ModelConfig) -> Vec<&'static str> {
     windows::all(model).map(|window| if window == 0 { "global" } else { "local" }).collect()
 }

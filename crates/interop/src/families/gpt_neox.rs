@@ -69,7 +69,6 @@ pub(super) const FAMILY: Family = Family {
     ..gpt2::FAMILY
 };
 
-/// The names of activations, the default first.
 const ACTIVATIONS: [(&str, MlpKind); 4] = [
     ("gelu", MlpKind::Gelu),
     ("gelu_new", MlpKind::GeluTanh),

@@ -57,7 +57,6 @@ const LLAMA_CPP: [bool; 4] = [true, true, true, false];
 
 const CONFIG_JSON: LlamaJson = LlamaJson { head_dim: &[llama::EQUAL_HEADS], n_kv_heads: |_| 4, ..llama::CONFIG_JSON };
 
-/// Whether each layer rotates.
 fn rotations(model: &ModelConfig) -> impl Iterator<Item = bool> {
     (0..model.n_layers).map(|layer| model.rotates(layer))
 }

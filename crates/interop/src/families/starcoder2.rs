@@ -51,7 +51,6 @@ pub(super) const FAMILY: Family = Family {
     ..gpt2::FAMILY
 };
 
-/// The names of activations, the default first.
 const ACTIVATIONS: [(&str, MlpKind); 4] = [
     ("gelu_pytorch_tanh", MlpKind::GeluTanh),
     ("gelu_new", MlpKind::GeluTanh),

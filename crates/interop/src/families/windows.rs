@@ -61,7 +61,6 @@ pub(super) fn in_all_but(config: &ModelConfig, is_global: impl Fn(usize) -> bool
     (size == 0 || all(config).enumerate().all(expected)).then_some(size)
 }
 
-/// The type of each layer.
 pub(super) fn types(model: &ModelConfig) -> Value {
     json!(all(model).map(|window| if window > 0 { SLIDING } else { FULL }).collect::<Vec<_>>())
 }
@@ -76,7 +75,6 @@ pub(super) fn all(model: &ModelConfig) -> impl Iterator<Item = usize> {
     (0..model.n_layers).map(|layer| model.attention_window_of(layer).unwrap_or(0))
 }
 
-/// The size of the windows.
 fn size(model: &ModelConfig) -> Option<usize> {
     all(model).find(|window| *window > 0)
 }

@@ -82,7 +82,6 @@ impl Metadata {
         InteropError::Unsupported { path: self.path.clone(), problems: vec![problem] }
     }
 
-    /// Checks that two lists are equally long.
     pub(super) fn same_length(&self, key: &str, n: usize, other: &str, n_other: usize) -> Result<(), InteropError> {
         match n == n_other {
             true => Ok(()),

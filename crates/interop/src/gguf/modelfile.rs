@@ -6,7 +6,6 @@ use std::fmt::Write;
 
 use tinderbox_model::config::GenerateConfig;
 
-/// The name of the file.
 pub(super) const MODELFILE: &str = "Modelfile";
 
 /// The first line, which tells a later export that it may replace the file.

@@ -12,7 +12,6 @@ const BLOCK: usize = 32;
 /// The number of values in the larger blocks, whose parts have scales of their own.
 const SUPER_BLOCK: usize = 256;
 
-/// The properties of a type.
 struct Properties {
     /// The code in a file.
     code: u32,
@@ -27,7 +26,6 @@ struct Properties {
     relative_error: f32,
 }
 
-/// The encoding of numbers.
 enum Codec {
     /// A block is a single number.
     Plain(Dtype),
@@ -50,7 +48,6 @@ macro_rules! tensor_types {
         }
 
         impl TensorType {
-            /// Every type.
             pub(super) const ALL: &[Self] = &[$(Self::$kind),*];
 
             fn properties(self) -> &'static Properties {

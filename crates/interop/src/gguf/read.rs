@@ -38,7 +38,6 @@ pub struct StoredTensor {
 }
 
 impl Gguf {
-    /// Reads the header of the file at `path`.
     pub(super) fn read(path: &Path) -> Result<Self, InteropError> {
         let cannot_read = |source| InteropError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(cannot_read)?;
@@ -96,7 +95,6 @@ struct TensorInfo {
     offset: u64,
 }
 
-/// The reason why a header cannot be used.
 enum Problem {
     Damaged(String),
     NotAModel { reason: String, hint: String },

@@ -13,7 +13,6 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// A reader of a file of `length` bytes, from its start.
     pub(super) fn new(file: File, length: u64) -> Self {
         Self { from: BufReader::new(file), at: 0, length }
     }
@@ -23,7 +22,6 @@ impl Reader {
         self.at
     }
 
-    /// The number of bytes in the file.
     pub(super) fn length(&self) -> u64 {
         self.length
     }

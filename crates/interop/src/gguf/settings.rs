@@ -27,7 +27,6 @@ const DOCUMENT_SEPARATOR: &str = "tinderbox.document_separator";
 /// The version of the quantised block formats.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// The names of the architectures of some families.
 fn architectures(is_listed: impl Fn(&LlamaCpp) -> bool) -> Vec<&'static str> {
     let known = Family::ALL.into_iter().filter_map(|family| family.gguf.as_ref());
     let mut names: Vec<&str> = known.filter(|gguf| is_listed(gguf)).map(|gguf| gguf.architecture).collect();
@@ -209,7 +208,6 @@ pub(super) fn is_exported(path: &Path) -> bool {
     is_file && Gguf::read(path).is_ok_and(|file| file.metadata.bool(EXPORTED).is_ok_and(|it| it == Some(true)))
 }
 
-/// The key of the epsilon of norms.
 fn norm_eps_key(config: &ModelConfig) -> &'static str {
     match config.norm {
         NormKind::LayerNorm => "attention.layer_norm_epsilon",

@@ -54,7 +54,6 @@ pub(super) struct BosEos {
     pub(super) eos: Option<u32>,
 }
 
-/// The content of `config.json`.
 pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: BosEos) -> Value {
     let mut config = Map::new();
     for key in (model.family.hf.keys)() {
@@ -83,7 +82,6 @@ pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: BosEos) -> Value {
     config
 }
 
-/// Adds the keys of one object to another.
 pub(super) fn extend(config: &mut Value, more: Value) {
     let (Value::Object(config), Value::Object(more)) = (config, more) else { unreachable!("both are objects") };
     config.extend(more);

@@ -47,7 +47,6 @@ impl Folder {
         }
     }
 
-    /// The content of a file in the folder; `None` if there is none.
     pub(super) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, InteropError> {
         let Some(path) = self.file(name)? else { return Ok(None) };
         let length = path.metadata().map_err(cannot_read(&path))?.len();
@@ -58,7 +57,6 @@ impl Folder {
         fs::read(&path).map(Some).map_err(cannot_read(&path))
     }
 
-    /// The content of a text file in the folder; `None` if there is none.
     pub(super) fn text(&self, name: &str) -> Result<Option<String>, InteropError> {
         let Some(bytes) = self.bytes(name)? else { return Ok(None) };
         let text = String::from_utf8(bytes);

@@ -36,7 +36,6 @@ impl Key {
     /// The scaling of `RoPE`, for a family with its own function for reading it.
     pub(crate) const ROPE_SCALING: Self = Self::Written("rope_scaling", rope_scaling);
 
-    /// Reads the key into `model`.
     pub(super) fn read(self, keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
         match self {
             Self::Size(key, field) => *field(model) = keys.size(key),
@@ -55,7 +54,6 @@ impl Key {
         }
     }
 
-    /// Adds the key to `config`.
     pub(super) fn write(self, model: &ModelConfig, config: &mut Map<String, Value>) {
         let mut model = model.clone();
         let mut add = |key: &str, value: Value| {

@@ -12,7 +12,6 @@ use tinderbox_model::disk::{crc32c_of, write_synced};
 /// Hidden, since only Tinderbox reads it.
 pub(super) const MANIFEST: &str = ".tinderbox-export.json";
 
-/// Writes the manifest of the files in `folder`.
 pub(super) fn write(folder: &Path) -> io::Result<()> {
     let mut files = Map::new();
     for entry in fs::read_dir(folder)? {

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::ConfigJson;
 use tinderbox_model::config::{ModelConfig, RopeScaling};
 
-/// The settings of `RoPE`.
 #[derive(Clone, PartialEq)]
 struct Rope {
     theta: f64,

@@ -51,7 +51,6 @@ struct SentencePiece {
     r#type: i32,
 }
 
-/// How the model was trained.
 #[derive(Clone, PartialEq, Message)]
 struct TrainerSpec {
     #[prost(int32, required, tag = "3", default = "1")]
@@ -219,7 +218,6 @@ impl SentencePieceModel {
         }
     }
 
-    /// The `tokenizer.json`.
     fn to_tokenizer(&self) -> Result<String, String> {
         let convert = if self.trainer.model_type == UNIGRAM { unigram } else { by_scores };
         let normalization = Normalization {

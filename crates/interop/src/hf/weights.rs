@@ -94,7 +94,6 @@ fn files(folder: &Folder) -> Result<Vec<PathBuf>, InteropError> {
     files.collect()
 }
 
-/// Opens the tensors of one file.
 pub(super) fn open_file(path: &Path) -> Result<Tensors, InteropError> {
     open_as(path, |name, dtype| match dtype {
         _ if BUFFERS.iter().any(|end| name.ends_with(end)) => Ok(None),

@@ -38,7 +38,6 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    /// The kind with this code; `None` if there is none.
     pub(crate) fn of_code(code: i128) -> Option<Self> {
         use TokenKind::{Byte, Control, Normal, Unknown, Unused, UserDefined};
         [Normal, Unknown, Control, UserDefined, Unused, Byte].into_iter().find(|kind| *kind as i128 == code)
@@ -95,7 +94,6 @@ pub(crate) fn bpe(tokens: &[VocabToken], settings: Value) -> Value {
     model
 }
 
-/// The added tokens, which are matched verbatim in text.
 fn added_tokens(tokens: &[VocabToken], matches_normalized: bool) -> Vec<Value> {
     let added = (0_u32..).zip(tokens).filter(|(_, token)| token.is_added()).map(|(id, token)| {
         let special = token.kind != TokenKind::UserDefined;

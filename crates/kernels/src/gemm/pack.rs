@@ -114,17 +114,11 @@ impl<E: Element> Packed<E> {
     }
 
     /// The copy for the left side of products.
-    ///
-    /// # Panics
-    /// If the matrix was not packed for this side.
     pub(crate) fn left(&self) -> PackedRef<'_, E> {
         self.copy(Side::Left)
     }
 
     /// The copy for the right side of products, or for the left, transposed.
-    ///
-    /// # Panics
-    /// If the matrix was not packed for this side.
     pub(crate) fn right(&self) -> PackedRef<'_, E> {
         self.copy(Side::right::<E>())
     }

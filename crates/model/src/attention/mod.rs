@@ -101,12 +101,10 @@ impl MultiHeadAttentionConfig {
         }
     }
 
-    /// The widths of queries, keys and values in the fused projection.
     pub(crate) fn qkv_widths(&self) -> [usize; 3] {
         [self.n_heads, self.n_kv_heads, self.n_kv_heads].map(|n| n * self.head_dim)
     }
 
-    /// The widths of the norms of queries and keys, if there are any.
     pub(crate) fn qk_norm_widths(&self) -> Option<[usize; 2]> {
         self.qk_norm?;
         let n_heads = if self.qk_norm_across_heads { [self.n_heads, self.n_kv_heads] } else { [1, 1] };
@@ -168,7 +166,6 @@ impl MultiHeadAttentionConfig {
     }
 }
 
-/// The memory of an attention layer in training.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionMemory {
     /// The projection to queries, keys and values.
@@ -274,7 +271,6 @@ impl MultiHeadAttention {
         }
     }
 
-    /// The norms of each head's queries and keys, if configured.
     fn norms_of_heads(&self) -> Option<(&Norm, &Norm)> {
         self.q_norm.as_ref().zip(self.k_norm.as_ref()).filter(|_| !self.config.qk_norm_across_heads)
     }

@@ -58,10 +58,6 @@ pub(super) fn may_have_gpu(backend: Backend) -> bool {
     }
 }
 
-/// Opens an adapter that [`find`] returned.
-///
-/// # Errors
-/// If the driver refuses, with its message.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     match adapter.api {
         #[cfg(feature = "cuda")]

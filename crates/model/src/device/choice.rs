@@ -107,9 +107,6 @@ pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
 }
 
 /// The adapter with this index; without an index the first one, which is the best.
-///
-/// # Errors
-/// If there is no such adapter.
 pub(super) fn pick(backend: Backend, index: Option<usize>, found: &[Adapter]) -> Result<&Adapter, DeviceError> {
     if found.is_empty() {
         let found = match backend {

@@ -32,9 +32,6 @@ fn model() -> Option<String> {
 }
 
 /// Opens a GPU and adds two numbers on it, so that a missing compiler or library is detected here.
-///
-/// # Errors
-/// If CUDA's libraries panic, with the message of the panic, or if the sum is wrong.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     kernel_cache::configure(adapter.kind);
     let device = Device::cuda(adapter.index_of_kind);

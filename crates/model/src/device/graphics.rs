@@ -85,9 +85,6 @@ fn probe(api: Api) -> Vec<Named> {
 }
 
 /// Opens an adapter; opening the same adapter again returns the same device.
-///
-/// # Errors
-/// If the driver refuses, with its message.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     static OPENED: Mutex<Vec<WgpuDevice>> = Mutex::new(Vec::new());
     let kind = match adapter.kind {

@@ -78,8 +78,6 @@ impl fmt::Display for Backend {
 impl FromStr for DeviceSpec {
     type Err = DeviceError;
 
-    /// # Errors
-    /// If the name is unknown, or the index after the colon is malformed or out of place.
     fn from_str(spec: &str) -> Result<Self, DeviceError> {
         let (name, index) = match spec.split_once(':') {
             Some((name, index)) => (name, Some(index)),
@@ -116,7 +114,6 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// The most similar known name, if any is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_lowercase();
     ["auto", "cpu"]

@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The size of the buffer for reading, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// The most attempts to lock a file that may have been removed, for file systems that cannot tell files apart.

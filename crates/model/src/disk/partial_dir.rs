@@ -122,9 +122,6 @@ pub fn remove_left_over_of(target: &Path) {
 }
 
 /// Locks a directory; `None` if the system cannot.
-///
-/// # Errors
-/// [`ErrorKind::WouldBlock`] if another process has locked it, and [`ErrorKind::NotFound`] if it is gone.
 fn try_lock(dir: &Path) -> io::Result<Option<File>> {
     if !cfg!(unix) {
         return Ok(None);

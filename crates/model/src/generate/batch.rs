@@ -377,7 +377,6 @@ mod tests {
         Batch::new(model(), n_slots, 24, 128)
     }
 
-    /// The logits of a slot whose tokens are all read.
     fn logits<S: Send>(batch: &Batch<S>, slot: usize) -> Vec<f32> {
         assert!(batch.slots[slot].is_read());
         batch.decoder.logits(slot).to_vec()

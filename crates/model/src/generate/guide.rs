@@ -153,7 +153,6 @@ fn name_escaped_references(schema: &mut Value) {
     }
 }
 
-/// Adds the characters of the names and constants of a schema.
 fn add_fixed_characters(entries: &Map<String, Value>, characters: &mut BTreeSet<char>) {
     if let Some(Value::Object(properties)) = entries.get("properties") {
         characters.extend(properties.keys().flat_map(|name| name.chars()));
@@ -216,7 +215,6 @@ impl Vocabulary {
     }
 }
 
-/// A set of tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Mask(SimpleVob);
 

@@ -69,7 +69,6 @@ pub(super) struct Cached {
 }
 
 impl AnyDecoder {
-    /// A decoder for `n` sequences of up to `capacity` tokens.
     pub(super) fn new(model: LanguageModel, n: usize, capacity: usize) -> Self {
         match model {
             LanguageModel::Engine(engine) => Self::Engine(Box::new(Decoder::new(engine, n, capacity))),
@@ -81,9 +80,6 @@ impl AnyDecoder {
     }
 
     /// Makes a sequence use the adapters with this index, or none, and drops its tokens.
-    ///
-    /// # Panics
-    /// If the model has no such adapters.
     pub(super) fn set_adapters(&mut self, sequence: usize, adapters: Option<usize>) {
         match self {
             Self::Engine(decoder) => decoder.set_adapters(sequence, adapters),
@@ -117,7 +113,6 @@ impl AnyDecoder {
         }
     }
 
-    /// Appends tokens to a sequence.
     pub(super) fn append(&mut self, sequence: usize, tokens: &[u32]) -> Result<(), TensorReadError> {
         match self {
             Self::Engine(decoder) => {
@@ -128,7 +123,6 @@ impl AnyDecoder {
         }
     }
 
-    /// Truncates a sequence to its first `n` tokens.
     pub(super) fn truncate(&mut self, sequence: usize, n: usize) {
         match self {
             Self::Engine(decoder) => decoder.truncate(sequence, n),
@@ -136,7 +130,6 @@ impl AnyDecoder {
         }
     }
 
-    /// Replaces the tokens of sequence `to` with the first `n` tokens of sequence `from`.
     pub(super) fn copy_first(&mut self, n: usize, from: usize, to: usize) {
         match self {
             Self::Engine(decoder) => decoder.copy_first(n, from, to),
@@ -147,7 +140,6 @@ impl AnyDecoder {
         }
     }
 
-    /// Replaces the tokens and the logits of sequence `to` with those of sequence `from`.
     pub(super) fn copy(&mut self, from: usize, to: usize) {
         match self {
             Self::Engine(decoder) => decoder.copy(from, to),
@@ -155,7 +147,6 @@ impl AnyDecoder {
         }
     }
 
-    /// Appends the next token of each sequence that has one.
     pub(super) fn decode(&mut self, tokens: &[Option<u32>]) -> Result<(), TensorReadError> {
         match self {
             Self::Engine(decoder) => {

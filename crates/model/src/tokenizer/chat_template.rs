@@ -157,7 +157,6 @@ fn raise_exception(message: String) -> Result<String, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// A time in the format of C's `strftime`.
 fn strftime(format: &str, time: OffsetDateTime) -> Result<String, Error> {
     let unknown = |error: String| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"));
     let format = parse_strftime_owned(format).map_err(|error| unknown(error.to_string()))?;

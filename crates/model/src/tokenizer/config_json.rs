@@ -100,7 +100,6 @@ impl TokenizerConfigJson {
         Ok(Self { json: json.into(), end_of_text: id(eos_token), bos_token, bos, chat_template })
     }
 
-    /// The same, without a token before each text.
     pub(super) fn without_bos(mut self) -> Self {
         let mut fields: Value = serde_json::from_str(&self.json).expect("it was read before");
         fields["add_bos_token"] = Value::Bool(false);

@@ -71,7 +71,6 @@ fn read_hint(source: &io::Error) -> &'static str {
 /// The most characters that an error names: a prompt in another script can hold hundreds.
 const MAX_NAMED: usize = 20;
 
-/// The beginning of a text, quoted.
 fn shortened(text: &str) -> String {
     let start: String = text.chars().take(MAX_NAMED).collect();
     let dots = if start.len() < text.len() { "..." } else { "" };

@@ -52,7 +52,6 @@ pub(super) struct Library {
     pub(super) added: Vec<(u32, AddedToken)>,
 }
 
-/// How text is encoded.
 #[derive(Debug)]
 pub(super) enum Encoder {
     Bytes,
@@ -136,7 +135,6 @@ impl Library {
     }
 }
 
-/// The token that post-processing puts before each text.
 fn prepended(post_processor: &PostProcessorWrapper) -> Option<u32> {
     fn first_token(part: &Value) -> Option<u32> {
         match part["type"].as_str()? {

@@ -341,7 +341,6 @@ impl Tokenizer {
         bytes.or_else(|| is_joined().then(|| self.piece(id).into_bytes()))
     }
 
-    /// The special tokens, which are not text.
     pub(crate) fn special_tokens(&self) -> impl Iterator<Item = u32> {
         self.inner.added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id)
     }

@@ -13,7 +13,6 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::words::{Class, class_of, looks_around};
 
-/// The rules for splitting the texts of a tokenizer.
 #[derive(Debug)]
 pub(super) struct SafeSplits {
     between: Rule,

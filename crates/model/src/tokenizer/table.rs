@@ -35,7 +35,6 @@ pub(super) fn bytes() -> Tokenizer {
     library
 }
 
-/// The tokenizer with an end-of-text token added.
 pub(super) fn with_end_of_text(mut library: Tokenizer) -> Tokenizer {
     let added = library.add_special_tokens([AddedToken::from(END_OF_TEXT, true)]);
     assert_eq!(added.ok(), Some(1), "the tokenizer has no normalizer and no such token");

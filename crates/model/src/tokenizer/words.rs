@@ -33,7 +33,6 @@ pub(super) struct WordEncoder {
     caches: Mutex<Vec<Cache>>,
 }
 
-/// The pattern that splits text into words.
 #[derive(Debug)]
 enum Pattern {
     Gpt2,

@@ -40,7 +40,6 @@ const MAX_EPOCHS: f64 = 40.0;
 /// The fewest steps of a run on a short text: with fewer, warm-up would not end.
 const MIN_STEPS_OF_SHORT_TEXTS: f64 = 300.0;
 
-/// The fewest steps of any run.
 const MIN_STEPS: usize = 10;
 
 /// Runs longer than this many steps get larger batches instead.
@@ -52,16 +51,12 @@ const BATCH_TOKENS: (f64, f64) = (1536.0, 65_536.0);
 /// The share of the time spent on steps; evaluations, samples and checkpoints take the rest.
 const SHARE_OF_STEPS: f64 = 0.9;
 
-/// The number of evaluations in a run.
 const EVALUATIONS: usize = 8;
 
-/// The longest context, in tokens.
 pub(super) const LONGEST_CONTEXT: usize = 512;
 
-/// The most models measured.
 const MAX_MEASUREMENTS: usize = 3;
 
-/// The training speed of a config.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Speed {
     /// The measured step times.

@@ -70,7 +70,6 @@ pub struct TextConfig {
 }
 
 impl Request {
-    /// The settings for reading the text.
     fn data(&self) -> Result<DataConfig, AutoconfigError> {
         if self.text == Path::new("-") {
             return Err(AutoconfigError::StandardInput);
@@ -180,7 +179,6 @@ fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
     (bytes as f64 * tokens_per_byte).round() as u64
 }
 
-/// Warnings about records and a short text.
 fn cautions(profile: &TextProfile, format: TextFormat) -> Vec<String> {
     let mut cautions = Vec::new();
     if format == TextFormat::Jsonl {

@@ -20,7 +20,6 @@ const PACKED_BYTES: usize = 1 << 20;
 /// The shortest text that gets a config, in characters or bytes.
 pub(super) const MIN_TOKENS: u64 = 64;
 
-/// The properties of a text.
 #[derive(Debug, Clone)]
 pub(super) struct TextProfile {
     /// Whether the whole text was read; otherwise everything is an estimate.
@@ -36,7 +35,6 @@ pub(super) struct TextProfile {
     pub sample: Vec<u8>,
 }
 
-/// The characters of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Characters {
     /// The number of characters in the text.

@@ -1,6 +1,5 @@
 //! The prompt for samples: a few characters of the text itself, which its tokenizer knows.
 
-/// The most characters of a prompt.
 const MAX_CHARACTERS: usize = 24;
 
 /// Lines at least this long are preferred.

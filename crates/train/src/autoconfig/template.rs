@@ -6,7 +6,6 @@ use crate::config::{DataConfig, TextFormat, TokenizerKind};
 use crate::run::layout::default_dir;
 use tinderbox_model::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 
-/// The values of the template's placeholders.
 pub(super) struct Template<'a> {
     pub known: &'a Known<'a>,
     pub choice: &'a Choice,

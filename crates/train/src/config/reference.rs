@@ -62,7 +62,6 @@ fn table_of(config: &Config) -> Table {
     table
 }
 
-/// A value on one line.
 fn inline(value: &Value) -> String {
     if matches!(value, Value::String(_)) { literal(value) } else { value.to_string() }
 }
@@ -110,7 +109,6 @@ mod tests {
     use super::*;
     use crate::config::SourceConfig;
 
-    /// The whole reference, as Markdown.
     fn to_markdown() -> String {
         let defaults = defaults();
         let mut page = String::from(

@@ -52,7 +52,6 @@ pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value,
     keys.get(key).ok_or_else(|| no_key(section, keys, key, known))
 }
 
-/// The sections that have a key of this name.
 fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
     let has_key = |section: &Value| section.as_table().is_some_and(|section| section.contains_key(key));
     known.iter().filter(|(_, section)| has_key(section)).map(|(name, _)| name.as_str()).collect()

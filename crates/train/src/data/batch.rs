@@ -101,7 +101,6 @@ impl BatchSource for Split {
         shuffled(self, rows, context_length, seed)
     }
 
-    /// All targets.
     fn n_targets(&self, draw: Draw) -> usize {
         draw.rows.len() * draw.context_length
     }
@@ -266,18 +265,15 @@ mod tests {
 
     use super::*;
 
-    /// Tokens with consecutive ids.
     fn text(ids: Range<u32>) -> Tokens {
         let bytes = u64::from(ids.end - ids.start);
         Tokens::from_ids(&ids.collect::<Vec<_>>(), bytes)
     }
 
-    /// Tokens whose ids are their positions.
     fn count_to(n: u32) -> Split {
         text(0..n).into()
     }
 
-    /// The first token of each row.
     fn starts(batch: &Batch) -> Vec<i32> {
         batch.inputs.chunks(batch.seq_len).map(|row| row[0]).collect()
     }

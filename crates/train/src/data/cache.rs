@@ -116,13 +116,11 @@ impl Cache {
         }
     }
 
-    /// The path of the file with this key.
     pub(super) fn path(&self, key: &[u8; 32], extension: &str) -> PathBuf {
         let number = u128::from_be_bytes(*key.first_chunk().expect("16 of 32 bytes"));
         self.folder.join(format!("{number:032x}.{extension}"))
     }
 
-    /// The path at which a text from standard input is kept.
     pub(super) fn kept_text(&self, text_sha256: &str) -> PathBuf {
         self.folder.join(format!("{text_sha256}.text"))
     }

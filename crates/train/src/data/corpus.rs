@@ -155,7 +155,6 @@ impl Corpus {
         Ok(Self { train, val, tokenizer, text_sha256, sources, records })
     }
 
-    /// Reads the records of a fine-tuning.
     fn of_records(config: &Config, tokenizer: &Tokenizer, earlier: Option<&str>) -> Result<Self, DataError> {
         let tokenizer = tokenizer.clone().padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
         let path = config.data.all_sources().swap_remove(0).path;
@@ -241,7 +240,6 @@ mod tests {
     use super::*;
     use crate::config::SourceConfig;
 
-    /// A text, and a folder for its token files.
     struct Fixture {
         folder: tempfile::TempDir,
         config: Config,

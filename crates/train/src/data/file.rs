@@ -15,7 +15,6 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 /// Enough bytes to recognize a file type.
 const HEAD_BYTES: usize = 16;
 
-/// Bytes read from the disk at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
 /// Magic numbers of files that are often mistaken for text, with the name of the file type.
@@ -203,7 +202,6 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// All bytes of a file with this name and content.
     fn read(name: &str, content: &[u8], utf8: bool) -> Result<Vec<u8>, DataError> {
         let folder = folder([(name, content)]);
         let path = folder.path().join(name);

@@ -8,7 +8,6 @@ use crate::config::{Config, DataConfig, TextFormat, TokenizerKind};
 /// The number of bytes examined in each file: usually enough for the first record.
 const HEAD_BYTES: usize = 1 << 18;
 
-/// The number of files examined in a folder.
 const MAX_FILES: usize = 16;
 
 /// Rejects the text of a new run if it begins like a binary file, or if it holds records under a name that says

@@ -66,7 +66,6 @@ enum Documents<'a> {
     },
 }
 
-/// Reads a text from beginning to end.
 pub(super) struct Reader<'a> {
     pub source: &'a TextSource,
     needs: Needs,
@@ -160,7 +159,6 @@ impl<'a> Reader<'a> {
         self.hash.map(|hash| hash.finalize().into())
     }
 
-    /// The next chunk; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));

@@ -48,7 +48,6 @@ pub(super) fn begins_with_record(head: &[u8], field: &str) -> bool {
     text_of(first_line.unwrap_or_default(), field).is_ok()
 }
 
-/// The problem of a line that is not JSON.
 pub(super) fn not_json(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let reason = message.split_once(" at line ").map_or(&*message, |(reason, _)| reason);

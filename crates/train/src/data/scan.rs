@@ -16,7 +16,6 @@ use super::split::{Division, DocumentLengths, HeldOut, SplitPoint, n_train_units
 use crate::config::{Config, DataConfig, ValSplit};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
-/// The properties of a text that was read to its end.
 #[derive(Debug)]
 pub(super) struct Scan {
     /// SHA-256 of the text, and of its document ends if they are marked.

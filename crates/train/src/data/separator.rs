@@ -13,8 +13,6 @@ pub(super) struct Separator {
 }
 
 impl Separator {
-    /// # Panics
-    /// If the separator is empty.
     pub(super) fn new(separator: &str) -> Self {
         Self { text: separator.as_bytes().to_vec(), tail: Vec::new(), has_text: false }
     }

@@ -11,14 +11,12 @@ use super::pattern::any_fits;
 use crate::config::{DataConfig, TextFormat};
 use tinderbox_model::disk::folder_of;
 
-/// The path that stands for standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
 
 pub(super) fn is_standard_input(path: &Path) -> bool {
     path == Path::new(STANDARD_INPUT)
 }
 
-/// The files of a text, in order.
 #[derive(Debug)]
 pub(super) struct TextSource {
     /// The path in the config, as errors show it.
@@ -203,7 +201,6 @@ mod tests {
         TextSource::find(&DataConfig { path: path.to_owned(), ..DataConfig::default() })
     }
 
-    /// A folder with empty files.
     fn empty(names: &[&'static str]) -> tempfile::TempDir {
         folder(names.iter().map(|name| (*name, &b""[..])))
     }

@@ -18,7 +18,6 @@ const MAX_BYTES_TO_LINE_END: u64 = 4096;
 /// The most groups of documents whose lengths are kept.
 const MAX_GROUPS: usize = 1 << 16;
 
-/// The division of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Division {
     At(SplitPoint),
@@ -51,7 +50,6 @@ impl Default for DocumentLengths {
 }
 
 impl DocumentLengths {
-    /// Begins the next document.
     pub(super) fn begin(&mut self) {
         if self.n_documents.is_multiple_of(self.documents_per_group) {
             if self.groups.len() == MAX_GROUPS {
@@ -108,7 +106,6 @@ impl HeldOut {
         group.and_then(|group| self.groups.get(group)).is_some_and(|is_held| *is_held)
     }
 
-    /// A hash of the selection.
     pub(super) fn hash(&self) -> [u8; 32] {
         let groups: Vec<u8> = self.groups.iter().map(|is_held| u8::from(*is_held)).collect();
         Sha256::new().chain_update(self.documents_per_group.to_le_bytes()).chain_update(groups).finalize().into()

@@ -20,7 +20,6 @@ use crate::config::{DataConfig, ValSplit};
 use tinderbox_model::disk::Temporary;
 use tinderbox_model::tokenizer::Tokenizer;
 
-/// A scanned text.
 #[derive(Debug)]
 pub(super) struct ScannedText {
     pub source: TextSource,
@@ -45,7 +44,6 @@ pub(super) enum StandardInput<'a> {
     Kept(&'a str),
 }
 
-/// The context for opening texts.
 pub(super) struct Opening<'a> {
     pub data: &'a DataConfig,
     pub rule: ValSplit,

@@ -36,7 +36,6 @@ const LOOK: Duration = Duration::from_millis(20);
 const AWAKE: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_micros(50);
 
-/// All processes of an MPI job.
 pub(super) struct Mpi {
     rank: usize,
     size: usize,

@@ -32,7 +32,6 @@ struct Rendezvous {
 }
 
 impl Thread {
-    /// The `size` ranks, in order.
     pub(super) fn all(size: usize) -> impl Iterator<Item = Self> {
         let buffers = (0..size).map(|_| Mutex::default()).collect();
         let shared = Arc::new(Shared { buffers, rendezvous: Mutex::default(), changed: Condvar::new() });

@@ -27,7 +27,6 @@ impl OptimizerKind {
     pub(crate) const RECOMMENDED: Self = Self::Muon;
 }
 
-/// Its name in a config.
 impl fmt::Display for OptimizerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -74,7 +73,6 @@ impl OptimizerConfig {
         problems.below_one("optimizer.ema_decay", *ema_decay);
     }
 
-    /// The chosen optimizer.
     pub(super) fn chosen(&self) -> &dyn UpdateRule {
         match self.kind {
             OptimizerKind::Adamw => &self.adamw,

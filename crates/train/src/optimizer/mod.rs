@@ -68,7 +68,6 @@ impl OptimizerConfig {
         self.rule_of(parameter).temporary_bytes(parameter, is_fused)
     }
 
-    /// The keys to lower if a run diverges.
     pub(crate) fn learning_rates(&self) -> &'static str {
         self.chosen().learning_rates()
     }
@@ -78,7 +77,6 @@ impl OptimizerConfig {
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
-    /// The precision of matrix products.
     precision: MatmulPrecision,
     /// By path.
     parameters: BTreeMap<String, Parameter>,

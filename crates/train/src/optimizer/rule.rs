@@ -13,7 +13,6 @@ use super::gradients::Gradient;
 /// An optimizer, implemented by the struct of its keys in `[optimizer]`: it updates parameters of the
 /// [table](Parameter).
 pub(super) trait UpdateRule: Debug {
-    /// Checks the rules of its keys.
     fn check_into(&self, problems: &mut Problems);
 
     /// The keys that a resumed run must keep, because its state depends on them.
@@ -75,6 +74,5 @@ pub(super) struct Step<'a> {
     pub(super) learning_rate: f64,
     /// The number of steps before this one.
     pub(super) index: usize,
-    /// The precision of matrix products.
     pub(super) precision: MatmulPrecision,
 }

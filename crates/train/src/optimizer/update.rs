@@ -88,7 +88,6 @@ impl ModuleMapper for TakeParameters<'_> {
     follow_path!(path);
 }
 
-/// Puts parameters back into the module.
 struct PutParameters<'a> {
     weights: BTreeMap<String, Tensor<1>>,
     parameters: &'a BTreeMap<String, Parameter>,

@@ -181,7 +181,6 @@ impl Bench<'_> {
         Ok(self.row_flops(&config.model) / speed)
     }
 
-    /// FLOPs of a training step on one row.
     fn row_flops(&self, config: &ModelConfig) -> f64 {
         let of_a_token = compute(config, self.vocab_size, self.device.backend.operations());
         of_a_token.training * config.context_length as f64

@@ -169,7 +169,6 @@ impl AdapterOf {
 }
 
 impl AdapterTensors {
-    /// Takes an adapter of the checkpoint `dir`.
     pub(super) fn take(
         adapters: &mut BTreeMap<String, LazyTensor>,
         rows: AdapterRows,
@@ -181,7 +180,6 @@ impl AdapterTensors {
     }
 }
 
-/// Takes a matrix of an adapter, of the checkpoint `dir`.
 fn take(adapters: &mut BTreeMap<String, LazyTensor>, row: &Parameter, dir: &Path) -> Result<LazyTensor, RunError> {
     let tensor = adapters.remove(&row.path).filter(|tensor| tensor.shape() == row.shape);
     tensor.ok_or_else(|| {
@@ -217,7 +215,6 @@ fn set_lengths(values: &mut [f32], n_columns: usize, columns: Range<usize>, leng
     }
 }
 
-/// The hexadecimal SHA-256 of a file.
 fn sha256_of(path: &Path) -> Result<String, RunError> {
     let mut hash = Sha256::new();
     let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(cannot_read(path))?);

@@ -205,7 +205,6 @@ impl RunDir {
         steps_in(&self.checkpoints())
     }
 
-    /// The folder of checkpoints.
     pub(super) fn checkpoints(&self) -> PathBuf {
         self.join(CHECKPOINTS)
     }

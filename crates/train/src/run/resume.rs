@@ -8,7 +8,6 @@ use super::layout::{BEST, LAST, step_of, steps_in};
 use super::{Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write};
 use tinderbox_model::disk::{is_partial, remove_dir, remove_left_over};
 
-/// The checkpoint that a run resumes from.
 #[derive(Debug)]
 pub(crate) struct Resumable {
     pub dir: PathBuf,

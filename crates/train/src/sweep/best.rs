@@ -44,7 +44,6 @@ pub(super) fn toml(
     if load(&own, &[]).as_ref() == Some(&wanted) { own } else { of(&wanted.to_toml()) }
 }
 
-/// The results of the best setting in a sentence.
 fn results(outcome: &Outcome) -> String {
     let Some((best, loss)) = outcome.best().and_then(|best| Some((best, best.bits_per_byte?))) else {
         return String::new();

@@ -47,7 +47,6 @@ pub const BEST: &str = "best.toml";
 /// The run directories, in the same folder.
 const RUNS: &str = "runs";
 
-/// The number of evaluations of a run.
 const EVALUATIONS: usize = 8;
 
 /// The speedup that two parallel runs need over one run after the other; a smaller one is noise.
@@ -175,7 +174,6 @@ pub fn run(
     Ok(outcome)
 }
 
-/// The config of a setting.
 fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Config, ConfigError> {
     Config::from_toml(&request.config, &request.config_name, &overrides(request, space, setting))
 }
@@ -192,7 +190,6 @@ fn run_name(trial: usize, seed: usize) -> PathBuf {
     Path::new(RUNS).join(format!("trial-{trial:03}{seed}"))
 }
 
-/// The cost of a run.
 struct Cost {
     parameters: u64,
     /// The peak memory in bytes; of a fine-tuning 0 until it is measured.

@@ -41,7 +41,6 @@ impl Results {
         (!of_seeds.is_empty()).then(|| of_seeds.into_iter().collect())
     }
 
-    /// The trials that can be trained.
     pub(super) fn trainable(&self) -> Vec<usize> {
         self.trials.iter().filter(|(_, prepared)| prepared.is_ok()).map(|(trial, _)| *trial).collect()
     }

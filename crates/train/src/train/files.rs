@@ -21,7 +21,6 @@ impl Files {
         Ok(Self { logs: Logs::open(&run, state, config)?, run, lock })
     }
 
-    /// Makes the checkpoint of `step` the best.
     pub(super) fn set_best(&self, step: usize) -> Result<(), TrainError> {
         self.lock.check()?;
         Ok(self.run.set_best(step)?)
@@ -33,7 +32,6 @@ impl Files {
         Ok(Checkpoint::replace_state(&self.run.checkpoint(state.step), state)?)
     }
 
-    /// Saves a checkpoint and returns its path.
     pub(super) fn save(&self, checkpoint: &Checkpoint, config: &TrainConfig) -> Result<PathBuf, TrainError> {
         self.logs.sync()?; // log lines must reach the disk before the checkpoint that follows them
         self.lock.check()?;

@@ -82,7 +82,6 @@ pub enum Model {
 }
 
 impl Vocab {
-    /// The vocabulary of a file.
     pub(super) fn read(metadata: &Metadata) -> Result<Self, InteropError> {
         let texts = metadata.required(TOKENS, metadata.strings(TOKENS)?)?;
         let kinds = match metadata.integers(KINDS)? {
@@ -117,7 +116,6 @@ impl Vocab {
         })
     }
 
-    /// Adds tokens that end a text.
     pub(super) fn with_ends(self, more: &[u32]) -> Self {
         let more = more.iter().copied().filter(|id| (*id as usize) < self.tokens.len());
         Self { ends: ends(&self.tokens, self.ends.into_iter().chain(more)), ..self }

@@ -22,7 +22,6 @@ pub(super) struct PreTokenizer {
     pub ignore_merges: bool,
 }
 
-/// The pattern that splits text into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WordPattern {
     /// GPT-2's pattern, which is built into the library.
@@ -43,7 +42,6 @@ const ALL: [PreTokenizer; 6] = [
 ];
 
 impl PreTokenizer {
-    /// The pre-tokenizer with this name.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         let name = match name {
             "llama3" | "llama-v3" => "llama-bpe",
@@ -52,7 +50,6 @@ impl PreTokenizer {
         ALL.into_iter().find(|it| it.name == name)
     }
 
-    /// The supported names, for error messages.
     pub(super) fn names() -> String {
         ALL.map(|it| format!("{:?}", it.name)).join(", ")
     }

@@ -7,7 +7,6 @@ use crate::config::ModelConfig;
 use crate::{AdapterRows, Lora, Parameter, Target};
 use tinderbox_kernels::decode::{Activation, ColumnAdapter, LowRank, PackedLinear, PackedRows, RowNorm, Rows};
 
-/// The adapters of a fine-tuned model.
 #[derive(Debug)]
 pub(super) struct PackedAdapters {
     layers: Vec<LayerAdapters>,
@@ -61,7 +60,6 @@ impl AdapterWork {
     }
 }
 
-/// The adapters of one layer in a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InLayer<'a> {
     pub(super) adapters: &'a [PackedAdapters],
@@ -97,7 +95,6 @@ impl Products<'_> {
         self.adapters.groups.is_empty()
     }
 
-    /// Stores the product of `x` to `out`.
     pub(super) fn store(&mut self, linear: &PackedLinear, of: Of, x: &PackedRows, out: &mut Rows) {
         linear.store(x, out);
         self.adapters.apply(of, x, &mut self.work.inner, out);
@@ -124,7 +121,6 @@ impl Products<'_> {
         }
     }
 
-    /// Packs the product of `x` into `out`.
     pub(super) fn pack_into(&mut self, linear: &PackedLinear, of: Of, x: &PackedRows, out: &mut PackedRows) {
         let n_rows = self.n_rows;
         match self.is_base_alone() {
@@ -206,7 +202,6 @@ impl PackedAdapters {
         Ok(Self { layers, tokens: lora.tokens.clone(), embedding_rows, output_rows })
     }
 
-    /// Adds the change of a token's embedding.
     pub(super) fn add_to_embedding(&self, token: u32, out: &mut [f32]) {
         for (changed, change) in self.tokens.iter().zip(self.embedding_rows.chunks_exact(out.len())) {
             if *changed == token {
@@ -215,7 +210,6 @@ impl PackedAdapters {
         }
     }
 
-    /// Adds the changes of the output layer to the logits of a row of its input.
     pub(super) fn add_to_logits(&self, normed: &PackedRows, row: usize, logits: &mut [f32]) {
         let rows = self.output_rows.as_ref().unwrap_or(&self.embedding_rows);
         let width = rows.len() / self.tokens.len().max(1);
@@ -344,7 +338,6 @@ mod tests {
         (Arc::new(engine), merged)
     }
 
-    /// Tokens of several sequences, and the adapters of each.
     fn sequences() -> Vec<(Option<usize>, Vec<u32>)> {
         let tokens = |seed: usize| (0..150).map(|i| (i * i + i * seed + seed) as u32 % VOCAB_SIZE as u32).collect();
         [Some(1), None, Some(0), Some(2), Some(1), None, Some(2)].into_iter().zip((0..).map(tokens)).collect()

@@ -249,7 +249,6 @@ impl Decoder {
         }
     }
 
-    /// The range of a sequence's logits.
     fn range(&self, sequence: usize) -> Range<usize> {
         let vocab_size = self.engine.vocab_size();
         sequence * vocab_size..(sequence + 1) * vocab_size

@@ -17,7 +17,6 @@ pub(super) struct Layer {
     is_first: bool,
     /// The factors of the residual stream and the embedding, if the layer has an embedding skip.
     skip_factors: Option<[f32; 2]>,
-    /// The norm of attention's input, if there is one.
     attention_norm: Option<RowNorm>,
     qkv: PackedLinear,
     /// The factors of this layer's values and the first layer's values, in later layers with a value residual.
@@ -29,17 +28,14 @@ pub(super) struct Layer {
     /// The norms of the queries and keys of all heads together.
     across_heads: Option<[ColumnNorm; 2]>,
     output: PackedLinear,
-    /// The norm of attention's output, if there is one.
     post_attention_norm: Option<RowNorm>,
     /// Whether the MLP reads the layer's input too.
     parallel_residual: bool,
-    /// The norm of the MLP's input, if there is one.
     mlp_norm: Option<RowNorm>,
     up: PackedLinear,
     activation: Activation,
     gate: Option<PackedLinear>,
     down: PackedLinear,
-    /// The norm of the MLP's output, if there is one.
     post_mlp_norm: Option<RowNorm>,
     /// Multiplies the projections to the residual stream. 1 if norms follow them, which are multiplied instead.
     to_residual: f64,
@@ -64,7 +60,6 @@ pub(super) struct Work {
 }
 
 impl Layer {
-    /// Packs the weights of a block.
     pub(super) fn new(block: &Block, block_idx: usize, precision: Precision) -> Self {
         let Block {
             attention_norm,
@@ -132,7 +127,6 @@ impl Layer {
         }
     }
 
-    /// Passes the residual stream in `work` through the block.
     pub(super) fn forward(
         &self,
         work: &mut Work,
@@ -192,7 +186,6 @@ fn normalize(norm: Option<&RowNorm>, x: &Rows, n_rows: usize, out: &mut PackedRo
     }
 }
 
-/// The values of a parameter that holds two learned factors.
 fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
     host(factors.val()).try_into().expect("the table gives it two values")
 }

@@ -118,7 +118,6 @@ impl Engine {
         self.layers.iter().map(Layer::bytes).sum::<usize>() + self.output.bytes()
     }
 
-    /// Whether norms follow the projections to the residual stream.
     fn has_post_norms(&self) -> bool {
         self.layers.iter().any(Layer::has_post_norms)
     }
@@ -159,7 +158,6 @@ fn linear(linear: &Linear, precision: Precision) -> PackedLinear {
     scaled_linear(linear, precision, 1.0)
 }
 
-/// A layer whose output is multiplied by `scale`.
 fn scaled_linear(linear: &Linear, precision: Precision, scale: f64) -> PackedLinear {
     let scale = in_f32(scale);
     let bias = linear.bias().map(|bias| host(bias).into_iter().map(|x| x * scale).collect());
@@ -171,7 +169,6 @@ fn scaled_linear(linear: &Linear, precision: Precision, scale: f64) -> PackedLin
     })
 }
 
-/// A norm whose output is multiplied by `by`.
 fn scaled_norm(norm: &Norm, by: f64) -> RowNorm {
     let by = in_f32(by);
     let times = |values: Vec<f32>| values.into_iter().map(|x| x * by).collect();

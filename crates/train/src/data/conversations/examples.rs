@@ -60,7 +60,6 @@ impl Examples {
         self.all.len()
     }
 
-    /// The rows that the records fill.
     pub(super) fn n_filled_rows(&self) -> usize {
         self.packed.as_ref().map_or(self.len(), |rows| rows.len())
     }
@@ -89,7 +88,6 @@ impl Examples {
         self.iter().filter_map(split).take(n).collect()
     }
 
-    /// The rows of a pass.
     pub(crate) fn n_rows(&self) -> usize {
         self.n_filled_rows().next_multiple_of(self.batch_size)
     }
@@ -127,7 +125,6 @@ impl Examples {
         order
     }
 
-    /// The records of each drawn row.
     fn rows(&self, draw: Draw) -> Vec<Vec<&Example>> {
         let Draw { seed, rows, n_earlier_rows, .. } = draw;
         let rows = n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64;

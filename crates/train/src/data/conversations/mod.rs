@@ -143,7 +143,6 @@ fn max_tokens(max_tokens: usize, model: &ModelConfig) -> usize {
     max_tokens.min(model.context_length + 1)
 }
 
-/// The reading of records, one after another.
 struct ReadRecords<'a> {
     renderer: Renderer<'a>,
     max_tokens: usize,

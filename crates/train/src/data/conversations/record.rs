@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use crate::data::record::not_json;
 
-/// The contents of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     /// Messages, each with its `role` and `content`, and the tools that they may name.
