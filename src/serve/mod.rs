@@ -58,19 +58,12 @@ use self::service::{Service, Shared};
 
 /// The reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum ServeError {
-    /// The server cannot listen on the address.
     #[error("cannot listen on {address}: {source}\n  hint: {}", listen_hint(source))]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// A thread cannot be started, or the system has no sockets.
+    Listen { address: SocketAddr, source: io::Error },
     #[error("cannot start the server: {0}\n  hint: free some memory, or raise the limit on processes")]
     Start(#[from] io::Error),
-    /// Two models have the same name.
     #[error("two models are called `{0}`\n  hint: name each run once, and rename folders that share a name")]
     SameName(String),
 }
