@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use super::gradients::flatten;
 use super::{StateError, take};
 use tinderbox_kernels as kernels;
-use tinderbox_model::{LazyTensor, follow_path};
+use tinderbox_model::{LazyTensor, Parameter, follow_path};
 
 /// The prefix for the names of the trained weights in a checkpoint whose model is the average.
 pub(super) const KEY: &str = "weights.";
@@ -20,7 +20,7 @@ pub(super) const KEY: &str = "weights.";
 #[derive(Clone, Debug)]
 pub(super) struct Average {
     decay: f64,
-    /// The averages by parameter name, flattened; empty before the first step.
+    /// The averages of trained parameters by name, flattened; empty before the first step.
     pub(super) means: BTreeMap<String, Tensor<1>>,
 }
 
@@ -53,17 +53,19 @@ impl Average {
         module.map(&mut Averager(Vec::new(), &self.means))
     }
 
-    /// Restores the averages from the weights of `module`, and replaces these with the trained weights, which are
-    /// moved out of `state`.
+    /// Restores the averages of the trained `parameters` from the weights of `module`, and replaces these with the trained
+    /// weights, which are moved out of `state`. Frozen parameters stay as they are.
     pub(super) fn restore<M: Module>(
         &mut self,
         module: M,
+        parameters: &BTreeMap<String, Parameter>,
         state: &mut BTreeMap<String, LazyTensor>,
         device: &Device,
     ) -> Result<M, StateError> {
         struct Restorer<'a> {
             path: Vec<String>,
             means: &'a mut BTreeMap<String, Tensor<1>>,
+            parameters: &'a BTreeMap<String, Parameter>,
             state: &'a mut BTreeMap<String, LazyTensor>,
             device: &'a Device,
             error: Option<StateError>,
@@ -71,11 +73,19 @@ impl Average {
         impl ModuleMapper for Restorer<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 let name = self.path.join(".");
+                let key = format!("{KEY}{name}");
+                if !self.parameters[&name].is_trained {
+                    self.state.remove(&key); // earlier versions saved it
+                    return param;
+                }
                 let mean = flatten(param.val().inner());
-                let taken = take(self.state, format!("{KEY}{name}"), mean.dims()[0], self.device);
+                let taken = take(self.state, key, mean.dims()[0], self.device);
                 self.means.insert(name, mean);
                 match taken {
-                    Ok(weights) => param.map(|old| Tensor::from_inner(weights.reshape(old.shape())).require_grad()),
+                    Ok(weights) => param.map(|old| {
+                        let is_learning = old.is_require_grad();
+                        Tensor::from_inner(weights.reshape(old.shape())).set_require_grad(is_learning)
+                    }),
                     Err(error) => {
                         self.error.get_or_insert(error);
                         param
@@ -85,7 +95,8 @@ impl Average {
             follow_path!(path);
         }
         self.means.clear();
-        let mut restorer = Restorer { path: Vec::new(), means: &mut self.means, state, device, error: None };
+        let means = &mut self.means;
+        let mut restorer = Restorer { path: Vec::new(), means, parameters, state, device, error: None };
         let module = module.map(&mut restorer);
         restorer.error.map_or(Ok(module), Err)
     }

@@ -119,12 +119,13 @@ impl Optimizer {
         self.state.iter().flat_map(of_parameter).collect()
     }
 
-    /// The trained weights of `module`, as `weights.NAME`, for a checkpoint whose model is the average of the weights.
+    /// The weights of `module` that learn, as `weights.NAME`, for a checkpoint whose model is the average of the weights.
     /// Empty without averaging.
     pub fn learning_weights<M: Module>(&self, module: &M) -> BTreeMap<String, LazyTensor> {
         let is_needed = self.average.as_ref().is_some_and(|average| !average.means.is_empty());
         let weights = if is_needed { parameters::lazy(module) } else { BTreeMap::new() };
-        weights.into_iter().map(|(name, weight)| (format!("{}{name}", average::KEY), weight)).collect()
+        let trained = weights.into_iter().filter(|(name, _)| self.parameters[name].is_trained);
+        trained.map(|(name, weight)| (format!("{}{name}", average::KEY), weight)).collect()
     }
 
     /// Restores the averages from `module`, the model of a checkpoint, and replaces its weights with the trained
@@ -137,7 +138,7 @@ impl Optimizer {
         device: &Device,
     ) -> Result<M, StateError> {
         match &mut self.average {
-            Some(average) if !state.is_empty() => average.restore(module, state, device),
+            Some(average) if !state.is_empty() => average.restore(module, &self.parameters, state, device),
             _ => Ok(module),
         }
     }

@@ -17,7 +17,7 @@ impl Optimizer {
     /// step `index`, which is counted from 0. Another learning rate of an optimizer is the same fraction of its peak.
     ///
     /// # Panics
-    /// If a parameter with a gradient is not one of [`Optimizer::new`].
+    /// If a parameter with a gradient is not one of [`Optimizer::new`], or is frozen.
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, index: usize) -> M {
         let mut walk = TakeParameters { optimizer: self, gradients, taken: Vec::new(), path: Vec::new() };
         let module = module.map(&mut walk);
@@ -75,7 +75,8 @@ impl ModuleMapper for TakeParameters<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
         let Some(gradient) = self.gradients.remove(&name) else { return param };
-        let Optimizer { state, average, .. } = &mut *self.optimizer;
+        let Optimizer { parameters, state, average, .. } = &mut *self.optimizer;
+        assert!(parameters[&name].is_trained, "`{name}` is frozen");
         let state = state.remove(&name).unwrap_or_default();
         let average = average.as_mut().and_then(|average| average.means.remove(&name));
         param.map(|old| {
