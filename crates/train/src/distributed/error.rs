@@ -41,6 +41,11 @@ pub enum DistributedError {
          data.path"
     )]
     StandardInput,
+    #[error(
+        "several ranks train beside a base in f32, which rank 0 sends them\n  hint: --set finetune.base_weights=f32, or \
+         train on one device"
+    )]
+    RoundedBase,
     #[error("rank 0 has ended the run")]
     Ended,
     #[error(

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::distributed::{ExchangeDtype, MOST_NUMBERS, Ranks};
-use tinderbox_model::parameters::{self, HostTensor};
-use tinderbox_model::{Gpt, LazyTensor};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Tensor, TensorData};
 
-/// The names of the parameters and their numbers of elements.
+use crate::distributed::{ExchangeDtype, MOST_NUMBERS, Ranks};
+use tinderbox_model::{Gpt, LazyTensor, follow_path};
+
+/// The names of the trained parameters and their numbers of elements.
 pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
-    let lengths: BTreeMap<_, _> = model.parameters().map(|it| (it.path, it.shape.iter().product())).collect();
+    let trained = model.parameters().filter(|it| it.is_trained);
+    let lengths: BTreeMap<_, _> = trained.map(|it| (it.path, it.shape.iter().product())).collect();
     lengths.into_iter()
 }
 
@@ -50,8 +53,18 @@ pub(super) fn sum_each(
     }
 }
 
-/// The model with these weights, by parameter name.
-pub(super) fn with_weights(model: Gpt, mut weights: impl FnMut(&str) -> Option<Vec<f32>>) -> Gpt {
-    let weight = |name: &str, shape: &[usize]| Some(HostTensor { shape: shape.to_vec(), values: weights(name)? });
-    parameters::assign(model, weight).expect("the weights fit the model")
+/// The model with these weights, by parameter name; it keeps those for which there are none.
+pub(super) fn with_weights(model: Gpt, weights: impl FnMut(&str) -> Option<Vec<f32>>) -> Gpt {
+    struct Replacer<F>(Vec<String>, F);
+    impl<F: FnMut(&str) -> Option<Vec<f32>>> ModuleMapper for Replacer<F> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let Some(values) = (self.1)(&self.0.join(".")) else { return param };
+            param.map(|old| {
+                let new = Tensor::from_data(TensorData::new(values, old.shape()), &old.device());
+                new.set_require_grad(old.is_require_grad())
+            })
+        }
+        follow_path!(0);
+    }
+    model.map(&mut Replacer(Vec::new(), weights))
 }

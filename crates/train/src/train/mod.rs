@@ -111,6 +111,9 @@ fn train_with(
     if reads_standard_input && !ranks.is_alone() {
         return Err(DistributedError::StandardInput.into());
     }
+    if job.config.finetune.base_weights.precision().is_some() && !ranks.is_alone() {
+        return Err(DistributedError::RoundedBase.into());
+    }
     let device = job.device.clone();
     let mut prepared = prepare::prepare(job, observer, interrupter)?;
     Assignment::broadcast(ranks, &mut prepared)?;

@@ -20,7 +20,7 @@ pub(super) struct Outer {
     local_steps: usize,
     learning_rate: f32,
     momentum: f32,
-    /// Weights and momentum (the running mean of outer gradients), by parameter name.
+    /// Weights and momentum (the running mean of outer gradients) of trained parameters, by name.
     state: BTreeMap<String, (Vec<f32>, Vec<f32>)>,
     /// The number of the step after which the weights were last averaged.
     averaged_step: usize,
@@ -34,7 +34,11 @@ impl Outer {
         step: usize,
         momentum: &BTreeMap<String, Vec<f32>>,
     ) -> Self {
-        let state = parameters::read(model).into_iter().map(|(name, weight)| {
+        let trained: BTreeMap<_, _> = lengths(model).collect();
+        let mut weights = parameters::lazy(model);
+        weights.retain(|name, _| trained.contains_key(name));
+        let weights = parameters::to_host(&weights).expect("the model's device works");
+        let state = weights.into_iter().map(|(name, weight)| {
             let n = weight.values.len();
             let momentum = momentum.get(&name).filter(|momentum| momentum.len() == n).cloned();
             (name, (weight.values, momentum.unwrap_or_else(|| vec![0.0; n])))
@@ -62,7 +66,7 @@ impl Outer {
         let (size, learning_rate, momentum) = (ranks.size() as f32, self.learning_rate, self.momentum);
         ranks.barrier();
         sum_each(ranks, ExchangeDtype::F32, &own, lengths(&model), |name, sums| {
-            let (weights, running) = self.state.get_mut(&name).expect("the state holds every parameter");
+            let (weights, running) = self.state.get_mut(&name).expect("the state holds every trained parameter");
             for ((weight, running), sum) in weights.iter_mut().zip(running).zip(sums) {
                 let gradient = *weight - sum / size;
                 *running = momentum * *running + gradient;
