@@ -9,7 +9,8 @@ use serde_json::json;
 use super::args::Subject;
 use super::print::{print, print_json};
 use super::weights::Formats;
-use crate::data::{self, BatchSource, DataError, Records, conversations};
+use crate::data::conversations::{self, SplitRecords};
+use crate::data::{self, BatchSource, DataError};
 use crate::generate::LanguageModel;
 use crate::generate::engine::Precision;
 use crate::run::{OpenError, Trained};
@@ -29,8 +30,8 @@ pub(super) struct Args {
     /// Text to measure: a file, a folder, or - for standard input [default: the run's text, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// Records to measure the answers of, as for `finetune`: a JSON Lines file, or a folder of such files [default: a
-    /// text, see --text]
+    /// Records to measure the answers of, as for `finetune`: a JSON Lines file, or a folder of such files [default: those
+    /// of a fine-tuned run, otherwise a text, see --text]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["split", "text", "weights", "activations"])]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -63,6 +64,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
     } else {
         let corpus = opened.corpus().map_err(|error| changed_text(error, args, split))?;
+        if let Some(SplitRecords { train, val, summary }) = corpus.records {
+            if !matches!(args.formats.precision()?, Precision::F32) {
+                bail!(
+                    "the text of `{}` is records, which --weights does not measure\n  hint: --text FILE",
+                    args.subject.run.display()
+                );
+            }
+            let examples = if matches!(args.split, Split::Train) { train } else { val };
+            return print_records(args, &opened, &examples, [examples.iter().count(), summary.skipped]);
+        }
         (split, if matches!(args.split, Split::Train) { corpus.train } else { corpus.val })
     };
     let loss = match args.formats.precision()? {
@@ -125,9 +136,17 @@ fn changed_text(error: OpenError, args: &Args, split: &str) -> anyhow::Error {
 /// Measures the loss on the tokens of records that count.
 fn on_records(args: &Args, path: &Path, opened: &Trained) -> anyhow::Result<()> {
     let (examples, records) = conversations::open_records(path, usize::MAX, &opened.config, &opened.tokenizer)?;
-    let loss = evaluate::full(&opened.model, &examples, opened.config.train.batch_size).context("the device failed")?;
+    print_records(args, opened, &examples, [records.used, records.skipped])
+}
+
+fn print_records(
+    args: &Args,
+    opened: &Trained,
+    examples: &dyn BatchSource,
+    [used, skipped]: [usize; 2],
+) -> anyhow::Result<()> {
+    let loss = evaluate::full(&opened.model, examples, opened.config.train.batch_size).context("the device failed")?;
     let (n, nats, perplexity) = (loss.tokens, loss.nats_per_token, loss.perplexity());
-    let Records { used, skipped, .. } = records;
     if args.json {
         return print_json(&json!({
             "loss": nats, "tokens": n, "records": used, "skipped": skipped, "perplexity": perplexity,

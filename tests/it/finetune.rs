@@ -4,15 +4,16 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::Value;
 use tinderbox::config::{Config, MatmulPrecision};
 use tinderbox::data::{BatchSource, Corpus, OpenOptions};
+use tinderbox::distributed::DistributedError;
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, Lora, Target};
 use tinderbox::optimizer::Gradients;
 use tinderbox::run::Trained;
-use tinderbox::train::Start;
+use tinderbox::train::{Interrupter, Start, TrainError, evaluate, train_on};
 use tinderbox_kernels::Targets;
 
 use crate::devices::{ndarray, wgpu};
-use crate::fixtures::{Folder, Place, fs, largest_difference, number};
+use crate::fixtures::{Folder, Place, fs, largest_difference, losses_of, number, silent};
 
 /// A model of bytes that ends an answer with its end-of-text token.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\
@@ -117,12 +118,36 @@ fn stopped_finetuning_resumes_exactly() {
         ("dora", &["finetune.method=\"dora\"", "finetune.trained_tokens=[65, 256]"][..]),
         ("full", &["finetune.method=\"full\"", "train.grad_accumulation_steps=2"][..]),
         ("packed", &["finetune.packing=true", "finetune.base_weights=\"int8\"", "train.batch_size=2"][..]),
+        ("averaged", &["optimizer.ema_decay=0.7", "optimizer.weight_decay=0.1"][..]),
     ] {
         let [whole, parts] = ["whole", "parts"].map(|it| format!("{name}-{it}"));
         let config = || config(&place, overrides);
         place.train(&whole, config(), Start::New, None).expect("the run trains");
         assert_resumed(&place, &parts, config, &whole);
     }
+}
+
+#[test]
+fn several_devices_train_adapters_alone() {
+    let place = place();
+    let settings = ["train.log_interval=1", "optimizer.weight_decay=0.5"];
+    let trained = |run: &str, more: &[&str]| {
+        let job = place.job(run, config(&place, &[&settings[..], more].concat()), Start::New);
+        let others = vec![job.device.clone(); usize::from(run != "one")];
+        train_on(job, &others, silent(), &Interrupter::new(), |_, _, _| panic!("no step is skipped"))
+    };
+    trained("one", &[]).expect("the run trains");
+    trained("both", &[]).expect("the run trains");
+    let [one, both] = ["one", "both"].map(|run| losses_of(&place.read(&format!("{run}/metrics.jsonl"))));
+    assert!(largest_difference(&one, &both) < 1e-5, "{one:?} {both:?}");
+    trained("local", &["distributed.sync=\"local\"", "distributed.local_steps=2"]).expect("the run trains");
+    for run in ["both", "local"] {
+        let state = place.path(run).join("checkpoints/step-000010/optimizer.safetensors");
+        let state = tinderbox::model::tensor_file::open(&state).expect("it opens");
+        assert!(state.keys().all(|name| name.contains(".adapters.")), "{run}: {:?}", state.keys());
+    }
+    let refused = trained("rounded", &["finetune.base_weights=\"int8\""]).expect_err("rank 0 sends exact weights");
+    assert!(matches!(refused, TrainError::Distributed(DistributedError::RoundedBase)), "{refused}");
 }
 
 #[test]
@@ -176,7 +201,12 @@ fn rounded_base_trains_alike_and_merges_exactly() {
     let losses = ["f32", "bf16", "int8"].map(|precision| {
         let set = format!("finetune.base_weights=\"{precision}\"");
         let config = config(&place, &[&set, "finetune.targets=[\"q\", \"v\"]", "train.log_interval=1"]);
-        place.train(precision, config, Start::New, None).expect("the run trains").1
+        let (summary, losses) = place.train(precision, config, Start::New, None).expect("the run trains");
+        let saved = Trained::open(&place.path(precision).join("last"), None).expect("it opens");
+        let records = saved.corpus().expect("the records are there").records.expect("a fine-tuning has records");
+        let exact = evaluate::full(&saved.model, &records.val, 4).expect("a CPU").nats_per_token;
+        assert!((summary.val_loss.expect("the run was evaluated") - exact).abs() < 1e-6, "{precision}");
+        losses
     });
     for other in &losses[1..] {
         let away: Vec<f32> = losses[0].iter().zip(other).map(|(a, b)| (a - b).abs()).collect();
@@ -444,6 +474,9 @@ fn finetune_makes_run_for_every_command() {
     assert_eq!(measured["records"], 24);
     assert_eq!(measured["tokens"], done["counted_tokens"]);
     assert!(number(&measured["loss"]) < number(&done["base_val_loss"]));
+    let held_out = folder.json(&["eval", "runs/base-my", "--json"]);
+    assert_eq!(held_out["records"], 2);
+    assert!((number(&held_out["loss"]) - number(&done["best_val_loss"])).abs() < 1e-6, "{held_out}, {done}");
     folder.succeed(&["generate", "runs/base-my", "--prompt", "u:is it 3?\na:", "--max-new-tokens", "5"]);
     folder.succeed(&["export", "runs/base-my", "--to", "hf", "--output", "out"]);
     folder.succeed(&["export", "runs/base-my", "--adapter", "--to", "hf", "--output", "adapter"]);

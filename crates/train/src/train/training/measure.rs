@@ -172,17 +172,18 @@ impl Training<'_> {
     /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
     pub(super) fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
         self.observer.observe(&Event::FinalEvaluation);
-        let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
-        let mut best = Best { step: self.trainer.steps(), val_loss };
+        let step = self.trainer.steps();
+        // Adapters are used with the exact weights of their base.
+        let last = match self.config.finetune.base_weights.precision() {
+            Some(_) => self.saved_model(step)?,
+            None => self.trainer.evaluated(),
+        };
+        let Some(val_loss) = self.full_loss(&last)? else { return Ok(None) };
+        drop(last);
+        let mut best = Best { step, val_loss };
         let is_latest_best = self.is_latest_best();
-        if let Some(earlier) = self.state.best.filter(|best| best.step != self.trainer.steps() && !is_latest_best) {
-            let vocab_size = self.corpus.tokenizer.vocab_size();
-            let mut model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
-            if let Some(files) = &self.files {
-                model = Checkpoint::load_model(&files.run.checkpoint(earlier.step), model)?;
-            }
-            self.trainer.ranks().check_peers_alive()?;
-            let model = weights_of_first(self.trainer.ranks(), model);
+        if let Some(earlier) = self.state.best.filter(|best| best.step != step && !is_latest_best) {
+            let model = self.saved_model(earlier.step)?;
             let Some(loss) = self.full_loss(&model)? else { return Ok(None) };
             if loss <= val_loss {
                 best = Best { step: earlier.step, val_loss: loss };
@@ -192,6 +193,17 @@ impl Training<'_> {
             files.set_best(best.step)?; // the whole split may rank the checkpoints differently than the estimates
         }
         Ok(Some((val_loss, best)))
+    }
+
+    /// The model of a checkpoint, which rank 0 reads.
+    fn saved_model(&self, step: usize) -> Result<Gpt, TrainError> {
+        let vocab_size = self.corpus.tokenizer.vocab_size();
+        let mut model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
+        if let Some(files) = &self.files {
+            model = Checkpoint::load_model(&files.run.checkpoint(step), model)?;
+        }
+        self.trainer.ranks().check_peers_alive()?;
+        Ok(weights_of_first(self.trainer.ranks(), model))
     }
 
     /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
