@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::finetune::config_of_records;
+use super::finetune::{config_of_records, note_endless};
 use super::numbers::count;
 use super::print::{folded_if_known, print_json, print_styled};
 use super::{config, paint};
@@ -66,7 +66,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("`{}` has a text, not records\n  hint: name records with --data", args.of.display());
     }
     let corpus = Corpus::open(&config, OpenOptions { tokenizer, ..OpenOptions::default() })?;
-    args.show(&corpus.records.context("a fine-tuning has records")?, &corpus.tokenizer)
+    let records = corpus.records.context("a fine-tuning has records")?;
+    note_endless(&records.summary, &config.generate, &corpus.tokenizer);
+    args.show(&records, &corpus.tokenizer)
 }
 
 impl Preview {
@@ -89,7 +91,8 @@ impl Preview {
     }
 
     fn show(&self, records: &SplitRecords, tokenizer: &Tokenizer) -> anyhow::Result<()> {
-        let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = records.summary;
+        let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, endless } =
+            records.summary;
         let lengths = records.train.iter().chain(records.val.iter()).map(|example| example.ids.len());
         let lengths @ [shortest, median, p90, most] = quantiles(lengths.collect());
         let share = counted_tokens as f64 / tokens.max(1) as f64;
@@ -108,7 +111,8 @@ impl Preview {
             });
             return print_json(&json!({
                 "preferences": preferences, "records": used, "rows": rows, "skipped": skipped, "cut": cut, "tokens": tokens,
-                "counted_tokens": counted_tokens, "counted_share": share, "longest": longest, "shown": shown.collect::<Vec<_>>(),
+                "counted_tokens": counted_tokens, "counted_share": share, "longest": longest,
+                "endless": endless.map_or(0, |(n, _)| n), "shown": shown.collect::<Vec<_>>(),
                 "lengths": { "shortest": shortest, "median": median, "p90": p90, "longest": most },
             }));
         }

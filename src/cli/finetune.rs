@@ -118,6 +118,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             }
             RunDir::check_new(&run_dir, start == Start::Overwrite)?;
             describe(&records);
+            note_endless(&records, &config.generate, &base.run.tokenizer_of_model(&config)?);
             config
         }
     };
@@ -164,7 +165,7 @@ fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Record
     // Only settings that decide how records are read and how many make a step.
     let of_steps = ["train.batch_size", "train.grad_accumulation_steps"];
     let sets = |set: &str, keys: &[&str]| keys.iter().any(|key| set.starts_with(key));
-    let is_of_records = |set: &&String| sets(set, &["finetune.", "data."]) || sets(set, &of_steps);
+    let is_of_records = |set: &&String| sets(set, &["finetune.", "data.", "generate."]) || sets(set, &of_steps);
     let overrides: Vec<String> = args.overrides.iter().filter(is_of_records).cloned().collect();
     let config = config_of_records(base, &args.run, &args.data, &overrides)?;
     let tokenizer = base.run.tokenizer_of_model(&config)?;
@@ -193,7 +194,7 @@ pub(super) fn config_of_records(
 
 /// Summarizes the records on standard error.
 fn describe(records: &Records) {
-    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = records;
+    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, endless: _ } = records;
     let what = if *preferences { "preferences" } else { "records" };
     note(format!(
         "{what} {used}, {} tokens, {} count ({:.0} %); the longest has {longest}",
@@ -213,6 +214,19 @@ fn describe(records: &Records) {
     if *skipped > 0 {
         note(format!("note: {skipped} records without an answer that counts are left out"));
     }
+}
+
+/// Notes on standard error that a model with these settings does not stop where answers end.
+pub(super) fn note_endless(records: &Records, settings: &GenerateConfig, tokenizer: &Tokenizer) {
+    let Some((n, token)) = records.endless else { return };
+    let ids: Vec<u32> = settings.stop_token_ids.iter().copied().chain([token]).collect();
+    note(format!(
+        "note: {n} of {} records end with a token at which the model does not stop, such as {:?}: it will not stop \
+         after its answers\n  hint: if this token ends answers, --set 'generate.stop_token_ids={ids:?}'; otherwise the \
+         chat template must write one that does",
+        records.used,
+        tokenizer.piece(token),
+    ));
 }
 
 /// The new model compared with its base.
@@ -247,11 +261,18 @@ impl Compared {
             None => summary.parameters as u64,
         };
         let base_sha256 = Checkpoint::read_state(&after.checkpoint)?.adapter.map(|adapter| adapter.base_sha256);
-        let tokenizer = after.tokenizer;
+        let (tokenizer, generate) = (after.tokenizer, after.config.generate);
+        let settings = GenerateConfig {
+            temperature: 0.0, // the likeliest answers
+            max_new_tokens: ANSWER_TOKENS,
+            stop: generate.stop,
+            stop_token_ids: generate.stop_token_ids,
+            ..GenerateConfig::default()
+        };
         let models = [before.model, after.model].map(|model| LanguageModel::from(&model));
         let answers = split.val.questions(N_QUESTIONS).into_iter().map(|[question, expected]| {
             let [prompt, expected] = [question, expected].map(|ids| tokenizer.decode(&ids));
-            let [before, after] = models.each_ref().map(|model| answer(model, &tokenizer, &prompt));
+            let [before, after] = models.each_ref().map(|model| answer(model, &tokenizer, &settings, &prompt));
             Ok(Answers { prompt, expected, before: before?, after: after? })
         });
         let result = BeforeAndAfter {
@@ -330,10 +351,14 @@ fn next_command(args: &Args, summary: &Summary) -> String {
     format!("{} finetune {run} --data {data} --run-dir {run_dir} --resume", program())
 }
 
-/// The likeliest answer to a prompt.
-fn answer(model: &LanguageModel, tokenizer: &Tokenizer, prompt: &str) -> anyhow::Result<String> {
-    let settings = GenerateConfig { temperature: 0.0, max_new_tokens: ANSWER_TOKENS, ..GenerateConfig::default() };
-    let pieces = Generator::new(model.clone(), tokenizer, &settings, prompt, 0)?;
+/// The answer to a prompt.
+fn answer(
+    model: &LanguageModel,
+    tokenizer: &Tokenizer,
+    settings: &GenerateConfig,
+    prompt: &str,
+) -> anyhow::Result<String> {
+    let pieces = Generator::new(model.clone(), tokenizer, settings, prompt, 0)?;
     Ok(pieces.collect::<Result<Vec<String>, _>>()?.concat())
 }
 

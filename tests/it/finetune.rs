@@ -5,10 +5,11 @@ use serde_json::Value;
 use tinderbox::config::{Config, MatmulPrecision};
 use tinderbox::data::{BatchSource, Corpus, OpenOptions};
 use tinderbox::distributed::DistributedError;
+use tinderbox::finetune::ChatFormat;
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, Lora, Target};
 use tinderbox::optimizer::Gradients;
-use tinderbox::run::Trained;
+use tinderbox::run::{Trained, locate};
 use tinderbox::train::{Interrupter, Start, TrainError, evaluate, train_on};
 use tinderbox_kernels::Targets;
 
@@ -454,6 +455,78 @@ pub fn folder() -> Folder {
 
 pub const SETTINGS: [&str; 6] =
     ["--set", "train.max_steps=4", "--set", "train.device=\"flex\"", "--set", "optimizer.learning_rate=0.01"];
+
+/// A folder with the imported run `runs/talker`, whose end of turn is not its end of text, and the ids of both.
+pub fn talker() -> (Folder, [u32; 2]) {
+    let folder = folder();
+    fs::remove_file(folder.path("runs/base/tokenizer_config.json"));
+    let base = locate(&folder.path("runs/base")).expect("a run");
+    let end_of_text = base.run.tokenizer().expect("it has one").end_of_text().expect("it has a token for it");
+    let chatml = ChatFormat::Chatml.give(&base, &folder.path("runs/chatml")).expect("it is a new run");
+    let end_of_turn = chatml.tokenizer().expect("it has one").end_of_text().expect("the template has one");
+    folder.succeed(&["export", "runs/chatml", "--to", "hf", "--output", "theirs"]);
+    let set = |file: &str, fields: Value| {
+        let mut theirs = folder.read_json(file);
+        theirs.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        folder.write(file, theirs.to_string());
+    };
+    set("theirs/config.json", serde_json::json!({"eos_token_id": end_of_text}));
+    set("theirs/tokenizer_config.json", serde_json::json!({"eos_token": "<|endoftext|>"}));
+    let ends = [end_of_text, end_of_turn];
+    set(
+        "theirs/generation_config.json",
+        serde_json::json!({"eos_token_id": ends, "do_sample": true, "temperature": 0.6, "top_p": 0.9}),
+    );
+    folder.succeed(&["import", "theirs", "--run-dir", "runs/talker"]);
+    (folder, ends)
+}
+
+#[test]
+fn derived_runs_stop_and_sample_like_their_base() {
+    let (folder, ends) = talker();
+    let generate = |run: &str| locate(&folder.path(run)).expect("a run").run.config().expect("it is valid").generate;
+    let of_base = generate("runs/talker");
+    assert_eq!(of_base.stop_token_ids, [ends[1]]);
+    assert!(of_base.temperature < 0.7 && of_base.top_p < 1.0, "{of_base:?}");
+    folder.write("pairs.jsonl", preferences(14));
+    let tune = |run: &str, data: &str, more: &[&str]| {
+        let arguments = ["finetune", "runs/talker", "--data", data, "--run-dir", run];
+        folder.run(&[&arguments[..], &SETTINGS, more].concat()).exits(0).stderr
+    };
+    for (run, data, more) in [
+        ("runs/lora", "my.jsonl", &[][..]),
+        ("runs/dora", "my.jsonl", &["--method", "dora"]),
+        ("runs/full", "my.jsonl", &["--method", "full"]),
+        ("runs/dpo", "pairs.jsonl", &[]),
+        ("runs/all", "my.jsonl", &["--set", "finetune.train_on=\"all\""]),
+    ] {
+        let said = tune(run, data, more);
+        assert!(!said.contains("does not stop"), "{said}");
+        assert_eq!(generate(run), of_base, "{run}");
+    }
+    folder.succeed(&["merge", "runs/lora", "--run-dir", "runs/merged"]);
+    folder.succeed(&["finetune", "runs/talker", "--data", "my.jsonl", "--template", "zephyr", "--print-config"]);
+    assert_eq!(generate("runs/talker-zephyr").stop_token_ids, ends, "those of before, besides the template's");
+    for run in ["runs/merged", "runs/dpo"] {
+        folder.succeed(&["export", run, "--to", "hf", "--output", "out", "--overwrite"]);
+        let exported = folder.read_json("out/generation_config.json");
+        assert_eq!(exported["eos_token_id"], serde_json::json!(ends), "{exported}");
+        assert_eq!(exported["temperature"], 0.6, "{exported}");
+    }
+    // Without the token among those that stop it, the model would go on after its answers.
+    let said = tune("runs/set", "my.jsonl", &["--set", "generate.stop_token_ids=[7]"]);
+    let expected = format!(
+        "note: 24 of 24 records end with a token at which the model does not stop, such as \"<|im_end|>\": it will not \
+         stop after its answers\n  hint: if this token ends answers, --set 'generate.stop_token_ids=[7, {}]'",
+        ends[1]
+    );
+    assert!(said.contains(&expected), "{said}");
+    assert_eq!(generate("runs/set").stop_token_ids, [7]);
+    let preview = ["data", "preview", "runs/talker", "--data", "my.jsonl", "--json"];
+    assert_eq!(folder.json(&preview)["endless"], 0);
+    let endless = folder.json(&[&preview[..], &["--set", "generate.stop_token_ids=[7]"]].concat());
+    assert_eq!(endless["endless"], 24, "{endless}");
+}
 
 #[test]
 fn finetune_makes_run_for_every_command() {

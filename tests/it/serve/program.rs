@@ -235,3 +235,19 @@ fn memory_stays_constant_over_many_requests() {
     assert!(late < early + early / 20 + 2048, "from {early} to {late} KiB");
     server.kill();
 }
+
+#[test]
+fn tuned_runs_stop_at_end_of_turn() {
+    let (folder, _) = finetune::talker();
+    folder.write("yes.jsonl", "{\"prompt\": \"is it?\", \"completion\": \"y\"}\n".repeat(20));
+    let settings = ["--set", "train.max_steps=60", "--set", "optimizer.learning_rate=0.02", "--method", "full"];
+    folder.succeed(&[&["finetune", "runs/talker", "--data", "yes.jsonl"][..], &settings].concat());
+    let arguments = ["chat", "runs/talker-yes", "--temperature", "0", "--max-new-tokens", "9"];
+    assert_eq!(folder.pipe(&arguments, "is it?\n").exits(0).stdout, "y\n");
+    let (server, port) = program(&folder, &["runs/talker-yes"]);
+    let messages = json!([{"role": "user", "content": "is it?"}]);
+    let body = json!({"messages": messages, "temperature": 0, "max_tokens": 9});
+    let answer = &ask(port, "POST", "/v1/chat/completions", &body).json(200)["choices"][0];
+    assert_eq!((&answer["message"]["content"], &answer["finish_reason"]), (&json!("y"), &json!("stop")));
+    server.kill();
+}

@@ -1,6 +1,10 @@
 //! `[generate]`: the settings of generation.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use crate::section::{BrokenRules, Problems};
+use crate::tokenizer::Tokenizer;
 
 crate::sections! {
     /// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
@@ -38,6 +42,12 @@ crate::sections! {
 }
 
 impl GenerateConfig {
+    /// The tokens that end a sequence, in ascending order: the tokenizer's end-of-text token and `stop_token_ids`.
+    pub fn ends(&self, tokenizer: &Tokenizer) -> Arc<[u32]> {
+        let ends = tokenizer.end_of_text().into_iter().chain(self.stop_token_ids.iter().copied());
+        ends.collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
     /// Checks the rules again, after arguments have replaced keys.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ impl Sampler {
 
     /// The sampler of a sequence with a prompt of `n_prompt` tokens.
     pub fn of_sequence(tokenizer: &Tokenizer, config: &GenerateConfig, n_prompt: usize, sample_idx: u64) -> Self {
-        let ends = ends(tokenizer, config);
+        let ends = config.ends(tokenizer);
         Self { ends, n_prompt, ..Self::new(config, sample_idx).without(tokenizer.gaps()) }
     }
 
@@ -124,14 +124,6 @@ impl ChooseToken for Sampler {
     fn is_complete(&self) -> bool {
         self.guide.as_ref().is_some_and(Guide::is_complete)
     }
-}
-
-/// The tokens that end a sequence, in ascending order: the tokenizer's end-of-text token and those of the config.
-pub(super) fn ends(tokenizer: &Tokenizer, config: &GenerateConfig) -> Arc<[u32]> {
-    let mut ends: Vec<u32> = tokenizer.end_of_text().into_iter().chain(config.stop_token_ids.iter().copied()).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    ends.into()
 }
 
 /// Subtracts the presence and the frequency penalty from the logits of the tokens generated so far, as OpenAI's API

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::GenerateError;
-use super::sampler::{self, ChooseToken, Sampler};
+use super::sampler::{ChooseToken, Sampler};
 use crate::config::GenerateConfig;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
@@ -64,7 +64,7 @@ impl Sequence {
         Self {
             sampler: Box::new(Sampler::of_sequence(tokenizer, config, prompt.len(), sample_idx)),
             n_ids: tokenizer.n_ids(),
-            ends: sampler::ends(tokenizer, config),
+            ends: config.ends(tokenizer),
             decoder: DecodeStream::after(tokenizer, prompt),
             tokenizer: tokenizer.clone(),
             is_raw: false,

@@ -1,4 +1,5 @@
-//! A config that uses the model of an existing run: missing keys are inherited, and given keys must agree with it.
+//! A config that uses the model of an existing run: missing keys of the model and of generation are inherited, and given
+//! keys of the model must agree with it.
 
 use toml::{Table, Value};
 
@@ -6,6 +7,8 @@ use super::{Config, ModelConfig, PositionKind};
 
 /// The keys of `[model]` that may change while the weights stay the same, since no parameter depends on them.
 const FREE: [&str; 3] = ["context_length", "dropout", "zero_init_projections"];
+
+const CAN_BE_TOML: &str = "sizes, names and switches can be written as TOML";
 
 /// The run that a config inherits its model from.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +27,11 @@ impl<'a> Base<'a> {
     }
 }
 
-/// Adds the values of `base` for all keys of the model that `table` lacks.
+/// Adds the values of `base` for all keys of the model, and of how it generates, that `table` lacks: the tokens that end
+/// its turns are known to no other file.
 pub(super) fn fill_in(table: &mut Table, base: &Config) {
-    for (name, of_base) in base.model_sections() {
+    let generate = Table::try_from(&base.generate).expect(CAN_BE_TOML);
+    for (name, of_base) in base.model_sections().into_iter().chain([("generate", generate)]) {
         let section = table
             .entry(name)
             .or_insert_with(|| Table::new().into())
@@ -82,9 +87,8 @@ impl Config {
 
     /// The sections that define a model, with their names.
     fn model_sections(&self) -> [(&'static str, Table); 2] {
-        let can_be = "sizes, names and switches can be written as TOML";
-        let tokenizer = Table::try_from(&self.tokenizer).expect(can_be);
-        [("tokenizer", tokenizer), ("model", Table::try_from(&self.model).expect(can_be))]
+        let tokenizer = Table::try_from(&self.tokenizer).expect(CAN_BE_TOML);
+        [("tokenizer", tokenizer), ("model", Table::try_from(&self.model).expect(CAN_BE_TOML))]
     }
 }
 
@@ -92,7 +96,7 @@ impl Config {
 mod tests {
     use super::super::load::tests;
     use super::*;
-    use crate::config::{ConfigError, TokenizerConfig, TokenizerKind};
+    use crate::config::{ConfigError, GenerateConfig, TokenizerConfig, TokenizerKind};
 
     fn read(text: &str, base: Option<Base<'_>>) -> Result<Config, Vec<String>> {
         let text = format!("data = {{ path = \"a.txt\" }}\n{text}");
@@ -108,10 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn only_missing_model_keys_are_inherited() {
-        let base = base("d_model = 96, n_heads = 6, n_kv_heads = 2, mlp = \"swiglu\", dropout = 0.2");
+    fn only_missing_keys_of_model_and_generation_are_inherited() {
+        let mut base = base("d_model = 96, n_heads = 6, n_kv_heads = 2, mlp = \"swiglu\", dropout = 0.2");
+        (base.generate.stop_token_ids, base.generate.temperature, base.generate.top_p) = (vec![2, 7], 0.3, 0.9);
         for how in [Base::Weights(&base), Base::Resumed(&base)] {
-            let config = read("model = { dropout = 0.0 }", Some(how)).unwrap();
+            let config = read("model = { dropout = 0.0 }\ngenerate = { temperature = 0.5 }", Some(how)).unwrap();
+            assert_eq!(config.generate, GenerateConfig { temperature: 0.5, ..base.generate.clone() });
             assert_eq!(config.tokenizer.kind, TokenizerKind::Byte);
             assert_eq!(config.train.seed, 1337);
             let expected = ModelConfig { dropout: 0.0, ..base.model.clone() };

@@ -71,8 +71,8 @@ impl Config {
         Self::from_toml_inheriting(text, origin, overrides, None)
     }
 
-    /// Does the same as [`Config::from_toml`] for the model of an existing run: keys of `[model]` and `[tokenizer]` that
-    /// neither the text nor the overrides set are inherited from `base`.
+    /// Does the same as [`Config::from_toml`] for the model of an existing run: keys of `[model]`, `[tokenizer]` and
+    /// `[generate]` that neither the text nor the overrides set are inherited from `base`.
     pub fn from_toml_inheriting(
         text: &str,
         origin: &Path,

@@ -18,7 +18,7 @@ use self::record::Record;
 use self::render::Renderer;
 use super::source::TextSource;
 use super::{DataError, Tokens};
-use crate::config::{Config, DataConfig, FinetuneConfig, ModelConfig};
+use crate::config::{Config, DataConfig, ModelConfig};
 use tinderbox_model::tokenizer::Tokenizer;
 
 /// A record as tokens.
@@ -71,6 +71,9 @@ pub struct Records {
     pub longest: usize,
     /// Whether they are preferences; the token counts are then those of the chosen answers.
     pub preferences: bool,
+    /// The number of records whose answer ends with a token that does not stop the model, and this token of the first of
+    /// them; `None` if there are none.
+    pub endless: Option<(usize, u32)>,
 }
 
 /// The records of both splits.
@@ -94,7 +97,7 @@ pub(crate) fn n_held_out(n: usize, val_fraction: f64) -> usize {
 pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<(SplitRecords, [u8; 32]), DataError> {
     let Config { data, finetune, train, model, .. } = config;
     let max_tokens = max_tokens(finetune.max_tokens, model);
-    let mut reading = ReadRecords::new(finetune, tokenizer, max_tokens)?;
+    let mut reading = ReadRecords::new(config, tokenizer, max_tokens)?;
     let configs = data.all_sources();
     for source in &TextSource::find_all(&configs)? {
         reading.read(source)?;
@@ -129,7 +132,7 @@ pub fn open_records(
 ) -> Result<(Examples, Records), DataError> {
     let data = DataConfig { path: path.to_owned(), sources: Vec::new(), ..config.data.clone() };
     let max_tokens = self::max_tokens(max_tokens, &config.model);
-    let mut reading = ReadRecords::new(&config.finetune, tokenizer, max_tokens)?;
+    let mut reading = ReadRecords::new(config, tokenizer, max_tokens)?;
     reading.read(&TextSource::find(&data.all_sources()[0])?)?;
     let (examples, records, _) = reading.finish(path)?;
     let examples = Examples::new(examples, 1);
@@ -152,8 +155,9 @@ struct ReadRecords<'a> {
 }
 
 impl<'a> ReadRecords<'a> {
-    fn new(finetune: &FinetuneConfig, tokenizer: &'a Tokenizer, max_tokens: usize) -> Result<Self, DataError> {
-        let renderer = Renderer::new(tokenizer, finetune.train_on).map_err(DataError::ChatTemplate)?;
+    fn new(config: &Config, tokenizer: &'a Tokenizer, max_tokens: usize) -> Result<Self, DataError> {
+        let Config { finetune, generate, .. } = config;
+        let renderer = Renderer::new(tokenizer, finetune.train_on, generate).map_err(DataError::ChatTemplate)?;
         let (examples, records, hash) = (Vec::new(), Records::default(), Sha256::new());
         Ok(Self { renderer, max_tokens, examples, records, hash })
     }
@@ -186,6 +190,7 @@ impl<'a> ReadRecords<'a> {
     fn add(&mut self, mut example: Example) {
         let records = &mut self.records;
         records.longest = records.longest.max(example.ids.len());
+        let endless = self.renderer.endless(&example);
         example.cut(self.max_tokens);
         records.cut += usize::from(example.n_cut > 0);
         let is_empty = example.rejected.as_ref().is_some_and(|rejected| rejected.n_counted() == 0);
@@ -197,6 +202,9 @@ impl<'a> ReadRecords<'a> {
                 records.preferences = example.rejected.is_some();
                 records.tokens += example.ids.len() as u64;
                 records.counted_tokens += n as u64;
+                if let Some(token) = endless {
+                    records.endless.get_or_insert((0, token)).0 += 1;
+                }
                 self.examples.push(example);
             }
         }

@@ -4,11 +4,14 @@
 //! rendering). This needs no marks in the template, and text before every answer, such as an empty `<think>` block,
 //! does not count.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::Example;
 use super::record::Record;
-use crate::config::TrainOn;
+use crate::config::{GenerateConfig, TrainOn};
 use tinderbox_model::tokenizer::{ChatTemplate, ChatTemplateError, ChatTemplateSource, Tokenizer, TokenizerError};
 
 /// Turns records into tokens.
@@ -18,15 +21,32 @@ pub(super) struct Renderer<'a> {
     template: Option<ChatTemplate>,
     train_on: TrainOn,
     /// The ids of added tokens, such as `<|im_end|>`.
-    added: Vec<u32>,
+    added: BTreeSet<u32>,
+    /// The ids of the tokens at which the model stops.
+    ends: Arc<[u32]>,
 }
 
 impl<'a> Renderer<'a> {
     /// A renderer with the tokenizer's chat template, if it has one.
-    pub(super) fn new(tokenizer: &'a Tokenizer, train_on: TrainOn) -> Result<Self, ChatTemplateError> {
+    pub(super) fn new(
+        tokenizer: &'a Tokenizer,
+        train_on: TrainOn,
+        generate: &GenerateConfig,
+    ) -> Result<Self, ChatTemplateError> {
         let template = ChatTemplateSource::from_tokenizer(tokenizer).map(ChatTemplateSource::parse).transpose()?;
         let added = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
-        Ok(Self { tokenizer, template, train_on, added })
+        Ok(Self { tokenizer, template, train_on, added, ends: generate.ends(tokenizer) })
+    }
+
+    /// The token that ends the last answer of an example, if the model does not stop at it: the last added token among
+    /// those that count, or the last one if none is added.
+    pub(super) fn endless(&self, example: &Example) -> Option<u32> {
+        let last = example.counts.iter().rposition(|counts| *counts)?;
+        let first = example.counts[..last].iter().rposition(|counts| !counts).map_or(0, |before| before + 1);
+        let answer = &example.ids[first..=last];
+        let is_mark = |id: &&u32| self.ends.contains(*id) || self.added.contains(*id);
+        let end = *answer.iter().rev().find(is_mark).or(answer.last())?;
+        (!self.ends.contains(&end)).then_some(end)
     }
 
     /// The tokens of a record; fails with the reason, which continues a sentence about its line.
@@ -171,11 +191,14 @@ mod tests {
             .expect("the tokenizer config is valid")
     }
 
+    fn renderer(tokenizer: &Tokenizer, train_on: TrainOn) -> Renderer<'_> {
+        Renderer::new(tokenizer, train_on, &GenerateConfig::default()).expect("the template parses")
+    }
+
     /// The text of a record, with what counts in brackets.
     fn marked(tokenizer: &Tokenizer, train_on: TrainOn, line: &str) -> Result<String, String> {
         let record = Record::parse(line.as_bytes())?;
-        let Example { ids, counts, .. } =
-            Renderer::new(tokenizer, train_on).expect("the template parses").render(&record)?;
+        let Example { ids, counts, .. } = renderer(tokenizer, train_on).render(&record)?;
         assert_eq!(ids.len(), counts.len());
         let mut text = String::new();
         let mut was_counted = false;
@@ -207,6 +230,29 @@ mod tests {
         assert_eq!(marked(&tokenizer, TrainOn::Assistant, question).expect("the line is a conversation"), expected);
         let empty = r#"{"prompt": "hi", "completion": " "}"#;
         assert_eq!(marked(&tokenizer, TrainOn::Assistant, empty).expect("the line renders").matches('[').count(), 0);
+    }
+
+    #[test]
+    fn answers_without_stop_token_are_endless() {
+        let line = TWO_TURNS.replace('\n', " ");
+        let endless = |template: &str, train_on| {
+            let tokenizer = tokenizer(template);
+            let renderer = renderer(&tokenizer, train_on);
+            let record = Record::parse(line.as_bytes()).expect("a record");
+            renderer.endless(&renderer.render(&record).expect("the line renders"))
+        };
+        let silent = TEMPLATE.replace("<|endoftext|>", "");
+        for train_on in [TrainOn::Assistant, TrainOn::Last, TrainOn::All] {
+            assert_eq!(endless(TEMPLATE, train_on), None);
+            assert_eq!(endless(&silent, train_on), Some(u32::from(b'\n')));
+        }
+        // The end of the first answer is not that of the last one.
+        let first = TEMPLATE.replace("m.role == 'assistant' %}<|e", "loop.index == 2 %}<|e");
+        assert_eq!(endless(&first, TrainOn::Assistant), Some(u32::from(b'\n')));
+        let plain = Tokenizer::byte();
+        let renderer = renderer(&plain, TrainOn::Assistant);
+        let record = Record::Completion { prompt: "a".to_owned(), completion: "b".to_owned() };
+        assert_eq!(renderer.endless(&renderer.render(&record).expect("it renders")), Some(u32::from(b'b')));
     }
 
     #[test]
