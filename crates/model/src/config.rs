@@ -350,6 +350,14 @@ impl ModelConfig {
         (self.head_dim as f64 * self.rotary_fraction) as usize
     }
 
+    /// The bytes of the keys and values of a sequence of `n_tokens` tokens, or of as many as the context holds. A
+    /// decoder has memory for the next power of two of them.
+    pub fn cache_bytes(&self, n_tokens: u64) -> u64 {
+        let position = tinderbox_kernels::decode::Cache::position_bytes(self.n_kv_heads, self.head_dim);
+        let factors = [position as u64, self.n_layers as u64, n_tokens.min(self.context_length as u64)];
+        factors.into_iter().fold(1, u64::saturating_mul)
+    }
+
     /// The number of tokens that a position attends to in a layer, itself included; `None` for all tokens before it.
     pub fn attention_window_of(&self, layer: usize) -> Option<usize> {
         let n = self.attention_window.len().max(1);

@@ -38,28 +38,26 @@ pub struct Stream<'a> {
 #[derive(Debug)]
 pub struct Buffers {
     queries: Pages,
+    /// Grows with the longest sample.
     scores: Pages,
     heads: Vec<f32>,
 }
 
 impl Heads<'_> {
-    /// The rows of panels that a task needs for the queries of `t` positions and for the scores of a block of queries,
-    /// and the scalars of a head.
-    fn sizes(&self, t: usize, capacity: usize) -> [usize; 3] {
-        let n_queries = t * self.group();
-        [n_queries * n_panels(self.head_dim), n_queries.min(QUERIES) * n_panels(capacity), t * self.head_dim]
+    /// The rows of panels that a task needs for the queries of `t` positions, and the scalars of a head.
+    fn sizes(&self, t: usize) -> [usize; 2] {
+        [t * self.group() * n_panels(self.head_dim), t * self.head_dim]
     }
 }
 
 impl Buffers {
-    /// Allocates for a cache of this capacity and any of these pairs of a number of samples and a number of new
-    /// positions.
-    pub fn new(heads: Heads<'_>, capacity: usize, streams: &[[usize; 2]]) -> Self {
+    /// Allocates for any of these pairs of a number of samples and a number of new positions.
+    pub fn new(heads: Heads<'_>, streams: &[[usize; 2]]) -> Self {
         let most = |i: usize| {
-            let size = |[n, t]: &[usize; 2]| n * heads.n_kv_heads * heads.sizes(*t, capacity)[i];
+            let size = |[n, t]: &[usize; 2]| n * heads.n_kv_heads * heads.sizes(*t)[i];
             streams.iter().map(size).max().unwrap_or(0)
         };
-        Self { queries: Pages::zeros(most(0)), scores: Pages::zeros(most(1)), heads: vec![0.0; most(2)] }
+        Self { queries: Pages::zeros(most(0)), scores: Pages::zeros(0), heads: vec![0.0; most(1)] }
     }
 }
 
@@ -69,7 +67,7 @@ impl Buffers {
 /// `qkv: [n_rows, (H + 2 Hkv) D]` -> `out: [n_rows, H D]`
 ///
 /// # Panics
-/// If the cache, or the buffers, are too small.
+/// If a sample exceeds the cache's capacity, or the buffers are too small.
 pub fn attend(
     heads: Heads<'_>,
     stream: &Stream<'_>,
@@ -79,47 +77,62 @@ pub fn attend(
     out: &mut PackedRows,
 ) {
     let Heads { n_kv_heads, head_dim, .. } = heads;
-    let (shape, t) = (cache.shape(), stream.t);
-    let first_rows = &stream.first_rows[stream.samples.clone()];
-    let ([keys, values], lens) = cache.layer(layer, stream.samples.clone());
-    let mut places = lens.iter().zip(first_rows);
-    let fit = places.all(|(len, first_row)| first_row.is_none() || len + t <= shape.capacity);
-    assert!(fit, "{lens:?} and {t} positions in a cache of {}", shape.capacity);
+    let t = stream.t;
+    let out = out.resize(stream.n_rows);
+    let with_positions = stream.samples.clone().filter(|sample| stream.first_rows[*sample].is_some());
+    let Some(capacity) = with_positions.map(|sample| cache.reserve(sample, t)).max() else {
+        return;
+    };
     assert_eq!(qkv.n_columns, heads.row(), "queries, keys and values");
     let width = heads.group() * head_dim;
-    let out = out.resize(stream.n_rows);
-    let [queries, scores, head] = heads.sizes(t, shape.capacity);
-    keys.par_chunks_mut(shape.rows())
-        .zip(values.par_chunks_mut(shape.rows()))
-        .zip(buffers.queries.par_chunks_mut(queries))
-        .zip(buffers.scores.par_chunks_mut(scores))
-        .zip(buffers.heads.par_chunks_mut(head))
-        .enumerate()
-        .for_each(|(task, ((((keys, values), queries), scores), buffer))| {
-            let (sample, kv_head) = (task / n_kv_heads, task % n_kv_heads);
-            let Some(first_row) = first_rows[sample] else {
+    let [queries, head] = heads.sizes(t);
+    // For the scores of a block of queries.
+    let scores = QUERIES.min(t * heads.group()) * n_panels(capacity);
+    let n_tasks = stream.samples.len() * n_kv_heads;
+    if buffers.scores.len() < n_tasks * scores {
+        buffers.scores = Pages::zeros(n_tasks * scores);
+    }
+    assert!(buffers.queries.len() >= n_tasks * queries && buffers.heads.len() >= n_tasks * head, "the buffers fit");
+    cache
+        .samples_mut(stream.samples.clone())
+        .par_iter_mut()
+        .zip(&stream.first_rows[stream.samples.clone()])
+        .zip(buffers.queries.par_chunks_mut(n_kv_heads * queries))
+        .zip(buffers.scores.par_chunks_mut(n_kv_heads * scores))
+        .zip(buffers.heads.par_chunks_mut(n_kv_heads * head))
+        .for_each(|((((sample, first_row), sample_queries), sample_scores), sample_heads)| {
+            let Some(first_row) = *first_row else {
                 return;
             };
-            let start = lens[sample];
+            let (start, shape) = (sample.len(), sample.shape());
             let rotation = heads.rotation.map(|angles| angles.from(start));
-            // SAFETY: samples have disjoint rows, and heads disjoint columns.
-            let out = unsafe {
-                let columns = kv_head * width..(kv_head + 1) * width;
-                out.block(first_row..first_row + t, columns)
-            };
-            simd::dispatch(Task {
-                prepared: ProjectedHeads { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step },
-                kv_head,
-                qkv: qkv.from(first_row),
-                start,
-                shape,
-                keys,
-                values,
-                queries,
-                scores,
-                buffer,
-                out,
-            });
+            let [keys, values] = sample.layer(layer, n_kv_heads);
+            keys.par_chunks_mut(shape.rows())
+                .zip(values.par_chunks_mut(shape.rows()))
+                .zip(sample_queries.par_chunks_mut(queries))
+                .zip(sample_scores.par_chunks_mut(scores))
+                .zip(sample_heads.par_chunks_mut(head))
+                .enumerate()
+                .for_each(|(kv_head, ((((keys, values), queries), scores), buffer))| {
+                    // SAFETY: samples have disjoint rows, and heads disjoint columns.
+                    let out = unsafe {
+                        let columns = kv_head * width..(kv_head + 1) * width;
+                        out.block(first_row..first_row + t, columns)
+                    };
+                    simd::dispatch(Task {
+                        prepared: ProjectedHeads { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step },
+                        kv_head,
+                        qkv: qkv.from(first_row),
+                        start,
+                        shape,
+                        keys,
+                        values,
+                        queries,
+                        scores,
+                        buffer,
+                        out,
+                    });
+                });
         });
 }
 
@@ -225,7 +238,7 @@ mod tests {
         let most = passes.iter().copied().max().unwrap_or(0);
         let capacity = passes.iter().sum::<usize>() + 3;
         let mut cache = Cache::new([1, 1], capacity, [heads.n_kv_heads, heads.head_dim]);
-        let mut buffers = Buffers::new(heads, capacity, &[[1, most]]);
+        let mut buffers = Buffers::new(heads, &[[1, most]]);
         let (mut rows, mut out) = (Rows::new(most, row), PackedRows::new(most, width));
         let mut gathered = Vec::new();
         for t in passes.iter().copied() {

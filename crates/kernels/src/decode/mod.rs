@@ -1,5 +1,5 @@
-//! Decoding on a CPU without tensors. Weights are packed once, memory is allocated once, and a new token costs little
-//! more than reading the weights. Products use the same kernels as training; weights in bf16 and int8 are widened in
+//! Decoding on a CPU without tensors. Weights are packed once, the memory of caches grows with them, and a new token costs
+//! little more than reading the weights. Products use the same kernels as training; weights in bf16 and int8 are widened in
 //! registers, while activations stay f32 unless they are rounded to int8 too.
 //!
 //! Each element is one sum in a fixed order, so its bytes do not depend on the number of threads or rows: a sample gets

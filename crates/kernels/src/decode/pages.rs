@@ -1,6 +1,7 @@
 //! Memory for sequential reads, in huge pages where the system provides them.
 //!
-//! With pages of 4 KiB a core spends a third of the time on address translation, with pages of 2 MiB almost none.
+//! With pages of 4 KiB a core spends a third of the time on address translation, with pages of 2 MiB almost none. A huge
+//! page takes its memory as soon as any of it is touched, so all of a mapping is meant to be used.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,6 +10,10 @@ use std::ops::{Deref, DerefMut};
 use memmap2::MmapMut;
 
 use crate::gemm::{Row, Word};
+
+/// The size of a huge page on x86-64 and most others; a smaller mapping holds none.
+#[cfg(target_os = "linux")]
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed rows of packed panels. The system allocates their memory when it is first touched.
 pub(crate) struct Pages<W = f32> {
@@ -28,7 +33,9 @@ impl<W: Word> Pages<W> {
         let map =
             MmapMut::map_anon(n_bytes.max(1)).unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
         #[cfg(target_os = "linux")]
-        map.advise(memmap2::Advice::HugePage).ok(); // if the system refuses, reading is only slower
+        if n_bytes >= HUGE_PAGE {
+            map.advise(memmap2::Advice::HugePage).ok(); // if the system refuses, reading is only slower
+        }
         Self { map, n_rows, elements: PhantomData }
     }
 }

@@ -173,6 +173,19 @@ impl<S: Send> Batch<S> {
         }
     }
 
+    /// Forgets the tokens that free slots still have cached, and frees their memory.
+    pub fn forget(&mut self) {
+        for (i, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.sequence.is_none()) {
+            (slot.tokens, slot.n_read) = (Vec::new(), 0);
+            self.decoder.clear(i);
+        }
+    }
+
+    /// The bytes of memory that keys and values take now.
+    pub fn cache_bytes(&self) -> usize {
+        self.decoder.cache_bytes()
+    }
+
     fn leave(&mut self, slot: usize) {
         self.clock += 1;
         self.slots[slot].sequence = None;
@@ -407,6 +420,34 @@ mod tests {
         assert_eq!(batch.slots[second].n_cached, 17);
         batch.read(|(), _| ()).expect("a CPU does not fail");
         assert_eq!(logits(&batch, second), alone(&longer));
+    }
+
+    #[test]
+    fn memory_of_batch_follows_its_tokens() {
+        let config = ModelConfig { context_length: 500, ..model().config().clone() };
+        let gpt = Gpt::new(&config.with_derived(), 11, 7, &Device::flex());
+        for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt))] {
+            let of_tokens = model.config().cache_bytes(64);
+            let mut batch = Batch::new(model, 3, 500, 128);
+            for n_tokens in [40, 300, 40] {
+                assert_eq!(batch.cache_bytes(), 0);
+                for last in 0..3 {
+                    let prompt: Vec<u32> = (1..n_tokens).map(|i| i % 7).chain([last]).collect();
+                    batch.join(true, None, &prompt, Logits::Each);
+                }
+                let is_done = |batch: &Batch<bool>| batch.slots.iter().all(Slot::is_read);
+                while !is_done(&batch) {
+                    batch.read(|_, _| ()).expect("a CPU does not fail");
+                }
+                let n_bytes = u64::try_from(batch.cache_bytes()).expect("it is small");
+                assert!(n_bytes <= 3 * of_tokens * if n_tokens > 64 { 8 } else { 1 }, "{n_tokens}: {n_bytes}");
+                assert!(n_bytes > 0);
+                (0..3).for_each(|slot| batch.leave(slot));
+                assert!(batch.cache_bytes() > 0, "prefixes stay cached");
+                batch.forget();
+            }
+            assert_eq!(batch.cache_bytes(), 0);
+        }
     }
 
     #[test]

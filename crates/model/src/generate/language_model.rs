@@ -130,6 +130,25 @@ impl AnyDecoder {
         }
     }
 
+    /// Drops the tokens and the logits of a sequence, and frees their memory.
+    pub(super) fn clear(&mut self, sequence: usize) {
+        match self {
+            Self::Engine(decoder) => decoder.clear(sequence),
+            Self::Tensors { sequences, .. } => {
+                sequences[sequence].cache.truncate(0);
+                sequences[sequence].logits = Vec::new();
+            }
+        }
+    }
+
+    /// The bytes of memory that the keys and values of all sequences take now.
+    pub(super) fn cache_bytes(&self) -> usize {
+        match self {
+            Self::Engine(decoder) => decoder.cache_bytes(),
+            Self::Tensors { sequences, .. } => sequences.iter().map(|sequence| sequence.cache.bytes()).sum(),
+        }
+    }
+
     pub(super) fn copy_first(&mut self, n: usize, from: usize, to: usize) {
         match self {
             Self::Engine(decoder) => decoder.copy_first(n, from, to),

@@ -41,10 +41,7 @@ impl Writing<'_> {
 
     /// The KV cache.
     fn cache(&self) -> u64 {
-        let ModelConfig { n_layers, n_kv_heads, head_dim, context_length, .. } = *self.model;
-        let n_tokens = self.n_tokens.min(context_length as u64);
-        let factors = [n_layers as u64, n_kv_heads as u64, head_dim as u64, n_tokens, self.n_texts, 2 * 4];
-        factors.into_iter().fold(1, u64::saturating_mul)
+        self.model.cache_bytes(self.n_tokens).saturating_mul(self.n_texts)
     }
 
     /// The `RoPE` table: an angle in f64, its cosine and its sine for each pair of dimensions and each position.

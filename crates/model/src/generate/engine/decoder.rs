@@ -13,8 +13,8 @@ use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp, softca
 /// The most tokens of one sequence in a pass: enough that reading the weights costs little compared with the arithmetic.
 const TOKENS_AT_ONCE: usize = 128;
 
-/// The KV cache and the logits of several sequences. All memory is allocated by [`Decoder::new`]
-/// and none while decoding.
+/// The KV cache and the logits of several sequences. The cache grows with its tokens, in powers of two; nothing else is
+/// allocated while decoding.
 ///
 /// The logits of a sequence depend neither on the other sequences nor on how its tokens are divided among calls: equal
 /// tokens with the same adapters give bitwise equal logits.
@@ -32,8 +32,8 @@ pub struct Decoder {
     groups: Vec<Group>,
     /// The logits of the current rows, `[n, V]`.
     scores: Rows,
-    /// The logits of each sequence, `[n_sequences, V]`.
-    logits: Vec<f32>,
+    /// The logits of each sequence, `[V]`; empty before its first.
+    logits: Vec<Vec<f32>>,
 }
 
 impl Decoder {
@@ -52,13 +52,13 @@ impl Decoder {
         let streams = [[n_sequences, 1], [1, TOKENS_AT_ONCE.min(capacity)]];
         Self {
             cache: Cache::new([config.n_layers, n_sequences], capacity, [config.n_kv_heads, config.head_dim]),
-            work: Work::new(&engine.layers, capacity, &streams),
+            work: Work::new(&engine.layers, &streams),
             adapter_work: AdapterWork::new(&engine, streams.iter().map(|[n, t]| n * t).max().unwrap_or(0)),
             adapters: vec![None; n_sequences],
             first_rows: vec![None; n_sequences],
             groups: Vec::with_capacity(n_sequences),
             scores: Rows::new(n_sequences, vocab_size),
-            logits: vec![0.0; vocab_size * n_sequences],
+            logits: vec![Vec::new(); n_sequences],
             engine,
         }
     }
@@ -88,6 +88,17 @@ impl Decoder {
         self.cache.truncate(sequence, n);
     }
 
+    /// Drops all tokens and the logits of a sequence, and frees their memory.
+    pub fn clear(&mut self, sequence: usize) {
+        self.truncate(sequence, 0);
+        self.logits[sequence] = Vec::new();
+    }
+
+    /// The bytes of memory that the keys and values of all sequences take now.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
     /// Replaces the tokens of sequence `to` with the first `n` tokens of sequence `from`. The logits are not copied.
     ///
     /// # Panics
@@ -103,14 +114,14 @@ impl Decoder {
     /// If the two have different adapters.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.copy_first(self.cache.len(from), from, to);
-        let logits = self.range(from);
-        let to = self.range(to).start;
-        self.logits.copy_within(logits, to);
+        if let Ok([from, to]) = self.logits.get_disjoint_mut([from, to]) {
+            set(to, from);
+        }
     }
 
     /// The logits of the next token of a sequence, `[V]`.
     pub fn logits(&self, sequence: usize) -> &[f32] {
-        &self.logits[self.range(sequence)]
+        &self.logits[sequence]
     }
 
     /// Appends `tokens` to one sequence and computes the logits of the token after them.
@@ -125,9 +136,8 @@ impl Decoder {
                 self.pass_one(sequence, tokens);
             }
             let last = (tokens.len() - 1) % TOKENS_AT_ONCE;
-            let logits = self.range(sequence);
             predict(&self.engine, &mut self.work, &self.groups, last..last + 1, &mut self.scores);
-            self.logits[logits].copy_from_slice(self.scores.row(0));
+            set(&mut self.logits[sequence], self.scores.row(0));
         });
     }
 
@@ -139,14 +149,13 @@ impl Decoder {
         assert!(!tokens.is_empty(), "no tokens");
         let n_rows = TOKENS_AT_ONCE.min(tokens.len());
         let mut scores = Rows::new(n_rows, self.engine.vocab_size());
-        let logits = self.range(sequence);
         rayon::scope(|_| {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
                 self.pass_one(sequence, tokens);
                 predict(&self.engine, &mut self.work, &self.groups, 0..tokens.len(), &mut scores);
                 (0..tokens.len()).for_each(|row| see(scores.row(row)));
             }
-            self.logits[logits].copy_from_slice(scores.row((tokens.len() - 1) % TOKENS_AT_ONCE));
+            set(&mut self.logits[sequence], scores.row((tokens.len() - 1) % TOKENS_AT_ONCE));
         });
     }
 
@@ -165,11 +174,10 @@ impl Decoder {
             self.embed_each(tokens);
             self.layers(0..tokens.len(), 1, n_rows);
             let Self { engine, work, scores, logits, first_rows, groups, .. } = self;
-            let vocab_size = engine.vocab_size();
             predict(engine, work, groups, 0..n_rows, scores);
-            for (row, logits) in first_rows.iter().zip(logits.chunks_exact_mut(vocab_size)) {
+            for (row, logits) in first_rows.iter().zip(logits) {
                 if let Some(row) = row {
-                    logits.copy_from_slice(scores.row(*row));
+                    set(logits, scores.row(*row));
                 }
             }
         });
@@ -248,11 +256,6 @@ impl Decoder {
             cache.advance(sequence, t);
         }
     }
-
-    fn range(&self, sequence: usize) -> Range<usize> {
-        let vocab_size = self.engine.vocab_size();
-        sequence * vocab_size..(sequence + 1) * vocab_size
-    }
 }
 
 /// Computes the logits of some rows of the residual stream.
@@ -268,4 +271,10 @@ fn predict(engine: &Engine, work: &mut Work, groups: &[Group], rows: Range<usize
     if let Some(cap) = engine.config.logit_softcap {
         out.par_rows_mut(n_rows).for_each(|logits| softcap_row(logits, in_f32(cap)));
     }
+}
+
+/// Replaces the logits of a sequence.
+fn set(logits: &mut Vec<f32>, new: &[f32]) {
+    logits.clear();
+    logits.extend_from_slice(new);
 }

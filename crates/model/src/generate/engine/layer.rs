@@ -215,9 +215,8 @@ fn heads(attention: &MultiHeadAttentionConfig) -> Heads<'static> {
 }
 
 impl Work {
-    /// Memory for passes through `layers` over a cache of `capacity`; each pair in `streams` is a number of sequences and
-    /// of new positions.
-    pub(super) fn new(layers: &[Layer], capacity: usize, streams: &[[usize; 2]]) -> Self {
+    /// Memory for passes through `layers`; each pair in `streams` is a number of sequences and of new positions.
+    pub(super) fn new(layers: &[Layer], streams: &[[usize; 2]]) -> Self {
         let Layer { qkv, heads, output, gate, up, .. } = &layers[0];
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
         let ([d_model, qkv_width], [context_width, _], [_, d_ff]) = (qkv.shape(), output.shape(), up.shape());
@@ -235,7 +234,7 @@ impl Work {
             context: PackedRows::new(n_rows, context_width),
             gate: PackedRows::new(n_rows, if gate.is_some() { d_ff } else { 0 }),
             hidden: PackedRows::new(n_rows, d_ff),
-            buffers: Buffers::new(*heads, capacity, streams),
+            buffers: Buffers::new(*heads, streams),
         }
     }
 }
