@@ -92,7 +92,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A conversation, and the model that answers.
 struct Chat {
     model: LanguageModel,
     tokenizer: Tokenizer,
@@ -156,7 +155,6 @@ impl Chat {
         }
     }
 
-    /// Generates and prints the next answer.
     fn answer(&self) -> anyhow::Result<String> {
         let prompt = self.template.render(&self.messages).context("the chat template rejected the conversation")?;
         let (n_tokens, n_context) = (self.tokenizer.encode_prompt(&prompt)?.len(), self.model.config().context_length);

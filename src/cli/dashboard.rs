@@ -32,7 +32,6 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// nothing is drawn after the terminal was restored.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
-/// The board that the run updates and the screen draws.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Board>>);
 
@@ -84,7 +83,6 @@ impl Dashboard {
         Self { shared: Shared::default(), interrupter, closing: Arc::default(), drawing: None }
     }
 
-    /// Takes over the numbers of an event.
     pub(super) fn observe(&self, event: &RunEvent<'_>) {
         self.shared.with(|board| board.observe(event));
     }

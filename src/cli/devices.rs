@@ -19,7 +19,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     devices: Vec<DeviceListing>,

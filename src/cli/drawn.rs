@@ -71,7 +71,6 @@ impl DrawnOutput {
         self.write_sheets(title, about, &texts.join("\n"), &json_of(documents), &sheets)
     }
 
-    /// Writes one result of several sheets.
     pub(super) fn write_sheets(
         &self,
         title: &str,

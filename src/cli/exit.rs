@@ -9,7 +9,6 @@ use crate::config::ConfigError;
 use crate::format::cut_in_the_middle;
 use crate::run::log::ERROR;
 
-/// Success.
 pub(super) const DONE: u8 = 0;
 /// A failure that was reported on standard error.
 pub(super) const FAILED: u8 = 1;

@@ -229,7 +229,6 @@ pub(super) fn note_endless(records: &Records, settings: &GenerateConfig, tokeniz
     ));
 }
 
-/// The new model compared with its base.
 struct Compared {
     result: BeforeAndAfter,
     trained_parameters: u64,

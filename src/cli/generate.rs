@@ -147,7 +147,6 @@ fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
     Ok(prompt)
 }
 
-/// The guide of the JSON Schema in a file.
 fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
     let read = || {
         let schema = serde_json::from_str(&fs::read_to_string(path)?)?;

@@ -76,7 +76,6 @@ fn run_adapters(args: &Args, base: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Downloads a model with a progress bar.
 #[cfg(feature = "hub")]
 fn download(name: &str) -> anyhow::Result<PathBuf> {
     use indicatif::{ProgressBar, ProgressStyle};

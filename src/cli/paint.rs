@@ -91,12 +91,10 @@ pub(super) fn table(text: &str) -> String {
     format!("{}\n{}", painted(HEADING, heading), rows.join("\n"))
 }
 
-/// Dims text.
 pub(super) fn quiet(text: &str) -> String {
     painted(QUIET, text)
 }
 
-/// Highlights text.
 pub(super) fn good(text: &str) -> String {
     painted(GOOD, text)
 }

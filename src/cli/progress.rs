@@ -208,7 +208,6 @@ impl Screen {
         }
     }
 
-    /// Reports the reading of a text that takes long.
     fn reading(&mut self, reading: &Reading<'_>) {
         let Some(waiting) = &mut self.reading else { return };
         let what = match reading.purpose {

@@ -53,7 +53,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a page that compares several runs.
 fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
     output::check_page(page)?;
     let runs = runs.iter().map(|run| run::open_or_locate(run)).collect::<Result<Vec<_>, _>>()?;

@@ -144,12 +144,10 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     Ok(exit_code(&summary))
 }
 
-/// The exit code of a finished or interrupted run.
 pub(super) fn exit_code(summary: &Summary) -> u8 {
     if summary.interrupted { INTERRUPTED } else { DONE }
 }
 
-/// How a run starts, according to these arguments.
 pub(super) fn start_of(resume: bool, overwrite: bool) -> Start {
     match (resume, overwrite) {
         (true, _) => Start::Resume,

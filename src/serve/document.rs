@@ -14,7 +14,6 @@ use super::prompt::MessageFields;
 use super::service::Shared;
 use super::writer::{ChatCompletionBody, CompletionBody, Usage};
 
-/// A router whose routes are described.
 #[derive(Default)]
 pub(super) struct Described {
     router: Router<Shared>,
@@ -70,7 +69,6 @@ impl Described {
     }
 }
 
-/// The description of a route.
 pub(super) struct Description<'a>(&'a mut Value);
 
 impl Description<'_> {
@@ -79,7 +77,6 @@ impl Description<'_> {
         self
     }
 
-    /// The content of the response.
     pub(super) fn returns(self, content: Value) {
         self.0["responses"]["200"] = json!({"description": "Done.", "content": content});
     }

@@ -208,7 +208,6 @@ impl Scheduler {
         self.batch.retain(|active| active.request.is_wanted(now));
     }
 
-    /// Gives free slots to waiting sequences.
     fn admit(&mut self) {
         while self.batch.has_free_slot()
             && let Some(request) = self.next()

@@ -34,12 +34,10 @@ fn folder(data: &str) -> Folder {
     folder
 }
 
-/// The weights of a run of six steps.
 fn weights(folder: &Folder, run: &str) -> Vec<u8> {
     fs::read(folder.path(run).join("checkpoints/step-000006/model.safetensors"))
 }
 
-/// The files of the cache with this extension.
 fn cached(folder: &Folder, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder.path("cache")).expect("the folder can be listed").flatten();
     let paths = entries.map(|entry| entry.path());

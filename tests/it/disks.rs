@@ -62,7 +62,6 @@ fn full_disk_keeps_saved_checkpoints() {
     "#);
 }
 
-/// Asserts that two runs in `folder` ended with the same bytes.
 fn assert_same_end(folder: &Folder, one: &str, other: &str) {
     let end = |run: &str| {
         let run = folder.path(run);

@@ -9,7 +9,6 @@ use tinderbox::interop::{self, ForeignModel, InteropError, Outgoing};
 
 use crate::fixtures::{Folder, Model, bits, characters, families, fs, import};
 
-/// Exports a run's model to a file.
 fn export(run: &Path, numbers: TensorType, file: &Path) -> Result<PathBuf, InteropError> {
     gguf::export(&Outgoing::open(run)?, numbers, file, false)
 }

@@ -19,7 +19,6 @@ const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
 const TOKEN: &str = "hf_secretSECRETsecret";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The relevant parts of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
     path: String,
@@ -208,7 +207,6 @@ fn cached(folder: &Folder) -> BTreeSet<String> {
     found.into_keys().map(|path| path.display().to_string()).collect()
 }
 
-/// Asserts that the import succeeded, and that its run is the hub's model.
 fn assert_imported(ran: &Ran, folder: &Folder, hub: &Hub) {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     for (name, content) in &hub.files {

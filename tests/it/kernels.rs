@@ -7,7 +7,6 @@ use crate::devices::ndarray;
 use crate::fixtures::{Place, host, largest_difference, set, text, trainer};
 use crate::plan;
 
-/// The losses of a run's first steps on a device.
 fn losses(place: &Place, device: &Device, options: &[&str]) -> Vec<f32> {
     let config = place.config(options);
     let (mut trainer, _) = trainer(&config, device);

@@ -71,7 +71,6 @@ fn adamw_repeats_pytorch_updates() {
     expect_state(&fixture, &optimizer);
 }
 
-/// Compares the weights of `module` with those whose names begin with `prefix`.
 fn expect_weights(fixture: &Fixture, prefix: &str, module: &impl Module) {
     for (name, weights) in parameters::read(module) {
         let name = format!("{prefix}{name}");
@@ -79,7 +78,6 @@ fn expect_weights(fixture: &Fixture, prefix: &str, module: &impl Module) {
     }
 }
 
-/// Compares all running means with those at the end of the fixture.
 fn expect_state(fixture: &Fixture, optimizer: &Optimizer) {
     let state = optimizer.state();
     assert_eq!(state.len(), fixture.names("final.").count());
@@ -252,7 +250,6 @@ fn after_one_step(kind: OptimizerKind) -> Optimizer {
     optimizer
 }
 
-/// The numbers of a running mean.
 fn values(mean: &LazyTensor) -> Vec<f32> {
     mean.read().expect("its device works").values
 }

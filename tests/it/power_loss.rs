@@ -23,7 +23,6 @@ const SETTINGS: [&str; 8] = [
     "train.tensorboard=true",
 ];
 
-/// The command that trains the run, with more arguments.
 fn train(folder: &Folder, more: &[&str]) -> Command {
     folder.command(&[&["train", "tiny.toml", "--run-dir", "run"], &*set(&SETTINGS), more].concat())
 }

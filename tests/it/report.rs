@@ -14,7 +14,6 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
     rest.split_once(end).unwrap_or_else(|| panic!("no {end} after {start}")).0
 }
 
-/// The headings of the page's sections.
 fn headings(html: &str) -> Vec<&str> {
     let sections = html.split("<section ").skip(1);
     sections.map(|section| between(section, "<h2>", "</h2>")).collect()

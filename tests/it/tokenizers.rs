@@ -287,7 +287,6 @@ sample_prompt = "The girl"
 sample_tokens = 5
 "#;
 
-/// A working directory with a text, a config and the tokenizer files.
 fn folder() -> Folder {
     let folder = Folder::new();
     folder.write("text.txt", text().chars().take(20_000).collect::<String>());
@@ -298,7 +297,6 @@ fn folder() -> Folder {
     folder
 }
 
-/// Trains with a tokenizer file and more arguments.
 fn train_with(folder: &Folder, file: &str, more: &[&str]) -> Ran {
     let path = format!("tokenizer.path={file}");
     let args = ["train", "tiny.toml", "--run-dir", "run", "--set", "tokenizer.kind=file", "--set"];

@@ -12,7 +12,6 @@ use crate::fixtures::{Folder, Place, assert_transcript, fs, list, number};
 
 const EVENTS: &str = "tensorboard/events.out.tfevents.tinderbox";
 
-/// One value of an event file.
 #[derive(Debug, PartialEq)]
 enum Logged {
     Number(u64, String, f32),

@@ -12,7 +12,6 @@ fn imported(family: &str) -> (Folder, Model) {
     (folder, model)
 }
 
-/// The command that compares the two.
 fn verify<'a>(model: &'a Model, args: &[&'a str]) -> Vec<&'a str> {
     [&["verify", "runs/it", "--against", model.path().to_str().expect("UTF-8")], args].concat()
 }
@@ -26,7 +25,6 @@ fn differing((folder, model): &(Folder, Model), args: &[&str]) -> Value {
     found
 }
 
-/// The names and results of the tensors that are not equal.
 fn unequal(found: &Value) -> Vec<(&str, &str)> {
     let tensors = list(&found["tensors"]).iter();
     let named = tensors.map(|it| (it["name"].as_str().expect("a name"), it["result"].as_str().expect("a result")));

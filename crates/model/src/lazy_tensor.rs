@@ -64,7 +64,6 @@ impl Dtype {
     }
 }
 
-/// Appends the bytes of each number.
 fn put<T, const N: usize>(numbers: &[T], bytes: &mut Vec<u8>, to_bytes: impl Fn(&T) -> [u8; N]) {
     let start = bytes.len();
     bytes.resize(start + N * numbers.len(), 0);

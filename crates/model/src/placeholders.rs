@@ -15,7 +15,6 @@ pub(crate) struct Placeholders<'a> {
 }
 
 impl Placeholders<'_> {
-    /// Makes a module from rows of the table.
     pub(crate) fn make<M>(
         rows: impl IntoIterator<Item = Parameter>,
         device: &Device,

@@ -116,7 +116,6 @@ impl Args {
         Ok(Drawn { json: serde_json::to_string(&patching)?, sheet: view::patching_sheet(&patching, [prompt, &from]) })
     }
 
-    /// Reads the tokens of --answer and --against.
     fn answers(&self, tokenizer: &Tokenizer) -> Result<[Option<Answer>; 2], InspectError> {
         let read = |text: &Option<String>| text.as_ref().map(|text| Answer::read(text, tokenizer)).transpose();
         Ok([read(&self.answer)?, read(&self.against)?])

@@ -21,7 +21,6 @@ const NARROW: Size = ("narrow", [340.0, 230.0]);
 const SMALL: Size = ("small", [340.0, 190.0]);
 
 impl Chart {
-    /// The chart as part of a page.
     fn svg(&self, (class, [width, height]): Size) -> String {
         let plot = self.plot([width, height]);
         let numbers = |Axis { domain: [a, b], range: [c, d] }: Axis| format!("{a} {b} {c} {d}");

@@ -82,7 +82,6 @@ pub(crate) enum ColumnKind {
     Elements,
 }
 
-/// A value in a grid.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     pub value: f64,

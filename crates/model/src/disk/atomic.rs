@@ -83,7 +83,6 @@ pub fn sync_names_beside(path: &Path) -> io::Result<()> {
     sync_dir(folder_of(path))
 }
 
-/// Waits until the names in a directory are on the disk.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(()); // other systems cannot flush a directory

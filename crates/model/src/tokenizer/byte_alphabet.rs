@@ -14,7 +14,6 @@ pub(super) fn byte_alphabet() -> impl Iterator<Item = (u8, char)> {
     })
 }
 
-/// Spells each byte of a text as its character.
 pub(super) fn spell(text: &str) -> String {
     static CHARACTERS: LazyLock<Vec<char>> =
         LazyLock::new(|| byte_alphabet().map(|(_, character)| character).collect());

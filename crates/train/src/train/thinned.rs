@@ -33,7 +33,6 @@ impl<T: Clone> Thinned<T> {
         }
     }
 
-    /// The number of items in a group.
     pub(super) fn group(&self) -> usize {
         self.group
     }

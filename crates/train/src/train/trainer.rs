@@ -112,7 +112,6 @@ impl Trainer {
         self.parallel = DataParallel::new(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
     }
 
-    /// The ranks that divide the rows of each batch among them.
     pub(super) fn ranks(&self) -> &Ranks {
         self.parallel.ranks()
     }
@@ -273,7 +272,6 @@ impl Trainer {
         self.model = self.model.take().map(change);
     }
 
-    /// The norms of the weights by layer.
     pub(super) fn weight_norms(&self) -> NormsByLayer {
         NormsByLayer::new(self.trained(), None)
     }

@@ -227,7 +227,6 @@ impl Decoder {
         }
     }
 
-    /// Appends tokens to one sequence and passes them through all layers.
     fn pass_one(&mut self, sequence: usize, tokens: &[u32]) {
         let (start, n_rows, adapters) = (self.cache.len(sequence), tokens.len(), self.adapters[sequence]);
         for (row, token) in tokens.iter().enumerate() {

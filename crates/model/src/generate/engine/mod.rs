@@ -122,7 +122,6 @@ impl Engine {
         self.layers.iter().any(Layer::has_post_norms)
     }
 
-    /// Writes the sum of a token embedding and a position embedding to `out`.
     fn embed(&self, token: u32, position: usize, adapters: Option<usize>, out: &mut [f32]) {
         let (idx, width) = (token as usize, self.config.d_model);
         assert!(idx < self.vocab_size, "token {token} of {}", self.vocab_size);
