@@ -112,9 +112,6 @@ fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, pac
 }
 
 /// Checks the size of a page before it is built.
-///
-/// # Errors
-/// If it is too large for a browser.
 pub fn check_size(mib: usize) -> Result<(), InspectError> {
     match mib <= LIMIT_MIB {
         true => Ok(()),

@@ -82,9 +82,6 @@ impl ChatTemplateSource {
     }
 
     /// Parses it.
-    ///
-    /// # Errors
-    /// If it is not valid Jinja.
     pub fn parse(self) -> Result<ChatTemplate, ChatTemplateError> {
         let Self { template, bos_token, eos_token } = self;
         let environment = environment(template).map_err(|error| ChatTemplateError(format!("{error:#}")))?;
@@ -126,9 +123,6 @@ fn without_generation(template: String) -> String {
 
 impl ChatTemplate {
     /// The text of a conversation, up to where the model's reply begins.
-    ///
-    /// # Errors
-    /// If the template does not take these messages.
     pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
         self.render_with(messages, true, &serde_json::Map::new())
     }
@@ -136,9 +130,6 @@ impl ChatTemplate {
     /// The text of a conversation whose messages may be any values: up to where the model's reply begins, if
     /// `add_generation_prompt`, or up to where the last message ends. `variables` is an object with more
     /// variables for the template, such as `tools` and `enable_thinking`; they replace none of the others.
-    ///
-    /// # Errors
-    /// If the template does not take these messages.
     pub fn render_with(
         &self,
         messages: &[impl Serialize],
