@@ -65,7 +65,7 @@ mkdir "$kept"
 head -c 3000 data/stories.txt >prompt.txt
 head -n 40 data/stories.txt | sed -E 's/["\\]//g; s/.*/{"body": "&"}/' | gzip -n >letters.jsonl.gz
 # A home of its own: no token file and no tuned kernel of before is found. Mesa would complain that there is no desktop.
-tb=(env -i "PATH=$PATH" "HOME=$work" NODEVICE_SELECT=1 CUBECL_AUTOTUNE_LEVEL=minimal ./tinderbox)
+tb=(env -i "PATH=$PATH" "HOME=$work" CUBECL_AUTOTUNE_LEVEL=minimal ./tinderbox)
 for name in VK_DRIVER_FILES VK_ICD_FILENAMES; do
     [ -z "${!name:-}" ] || tb=("${tb[@]:0:2}" "$name=${!name}" "${tb[@]:2}")
 done

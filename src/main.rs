@@ -1,5 +1,6 @@
 //! The `tinderbox` program, a thin wrapper around the library.
 
+use std::env;
 use std::process::ExitCode;
 
 use libmimalloc_sys::mi_option_t;
@@ -14,7 +15,19 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const MI_OPTION_PURGE_DELAY: mi_option_t = 15;
 
 fn main() -> ExitCode {
+    leave_out_desktop();
     tinderbox::cli::main(keep_freed_memory)
+}
+
+/// Without a desktop, leaves out the layer of Mesa that sorts GPUs by the one that shows the desktop: libwayland would
+/// complain on standard error that `XDG_RUNTIME_DIR` is not set. The layer stays if a variable asks for a GPU.
+#[allow(unsafe_code)]
+fn leave_out_desktop() {
+    let names = ["DISPLAY", "DRI_PRIME", "MESA_VK_DEVICE_SELECT", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"];
+    if names.iter().all(|name| env::var_os(name).is_none()) {
+        // SAFETY: no other thread has started.
+        unsafe { env::set_var("NODEVICE_SELECT", "1") }
+    }
 }
 
 /// Stops mimalloc from returning freed memory to the system. A training step needs the memory that the previous step
@@ -33,13 +46,13 @@ mod tests {
     #[test]
     #[allow(unsafe_code)]
     fn freed_memory_is_kept_unless_variable_says_otherwise() {
-        let wanted = std::env::var("MIMALLOC_PURGE_DELAY");
+        let wanted = env::var("MIMALLOC_PURGE_DELAY");
         keep_freed_memory();
         // SAFETY: the option exists.
         let delay = unsafe { libmimalloc_sys::mi_option_get(MI_OPTION_PURGE_DELAY) };
         assert_eq!(delay.to_string(), wanted.as_deref().unwrap_or("-1"));
         if wanted.is_err() {
-            let mut this = std::process::Command::new(std::env::current_exe().expect("a path"));
+            let mut this = std::process::Command::new(env::current_exe().expect("a path"));
             let status = this.env("MIMALLOC_PURGE_DELAY", "7").status();
             assert!(status.expect("it starts").success());
         }
