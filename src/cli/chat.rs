@@ -12,7 +12,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::{Config as EditorConfig, Editor};
 
 use super::args::Subject;
-use super::exit::on_ctrl_c;
+use super::exit::{INTERRUPTED, on_signals};
 use super::numbers::{count, number};
 use super::print::note;
 use super::sampling::Sampling;
@@ -53,6 +53,8 @@ pub(super) struct Args {
 
 /// Answers line after line until the input ends.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let is_answering = Arc::new(AtomicBool::new(false));
+    end_on_signals(is_answering.clone())?;
     let opened = args.subject.open()?;
     let Some(source) = ChatTemplateSource::from_tokenizer(&opened.tokenizer) else {
         bail!(
@@ -66,10 +68,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         GenerateConfig { max_new_tokens: args.max_new_tokens, ..args.sampling.apply(&opened.config.generate) };
     settings.check()?;
     let model = args.formats.convert(opened.model, &opened.device.name)?;
-    let is_stopped = Arc::new(AtomicBool::new(false));
-    let stop = is_stopped.clone();
-    on_ctrl_c(move || stop.store(true, Ordering::Relaxed))?;
-    let mut chat = Chat { model, tokenizer: opened.tokenizer, template, settings, messages: Vec::new(), is_stopped };
+    let mut chat = Chat { model, tokenizer: opened.tokenizer, template, settings, messages: Vec::new(), is_answering };
     chat.begin(args.system.clone());
     let mut input = Input::new()?;
     while let Some(line) = input.read()? {
@@ -92,13 +91,41 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Ends the program at a signal; but in a terminal, Ctrl-C while `is_answering` only stops the answer.
+fn end_on_signals(is_answering: Arc<AtomicBool>) -> anyhow::Result<()> {
+    let is_terminal = is_terminal();
+    #[cfg(unix)]
+    let mode = nix::sys::termios::tcgetattr(io::stdin()).ok().filter(|_| is_terminal);
+    on_signals(move |is_ctrl_c| {
+        let was_answering = is_answering.swap(false, Ordering::Relaxed);
+        if is_ctrl_c && is_terminal && was_answering {
+            return;
+        }
+        // The line editor has changed the mode, and the keys that mark what is pasted.
+        #[cfg(unix)]
+        if let Some(mode) = &mode {
+            nix::sys::termios::tcsetattr(io::stdin(), nix::sys::termios::SetArg::TCSANOW, mode).ok();
+            if !was_answering {
+                writeln!(io::stdout(), "\x1b[?2004l").ok();
+            }
+        }
+        std::process::exit(i32::from(INTERRUPTED));
+    })
+}
+
+/// Whether lines come from a terminal, and answers go to it.
+fn is_terminal() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
 struct Chat {
     model: LanguageModel,
     tokenizer: Tokenizer,
     template: ChatTemplate,
     settings: GenerateConfig,
     messages: Vec<Message>,
-    is_stopped: Arc<AtomicBool>,
+    /// Whether an answer is being generated, and is to go on.
+    is_answering: Arc<AtomicBool>,
 }
 
 impl Chat {
@@ -143,7 +170,10 @@ impl Chat {
     /// Answers a question, and keeps both; keeps neither on an error.
     fn ask(&mut self, question: &str) -> anyhow::Result<()> {
         self.messages.push(Message::new("user", question));
-        match self.answer() {
+        self.is_answering.store(true, Ordering::Relaxed);
+        let answer = self.answer();
+        self.is_answering.store(false, Ordering::Relaxed);
+        match answer {
             Ok(answer) => {
                 self.messages.push(Message::new("assistant", answer));
                 Ok(())
@@ -166,7 +196,6 @@ impl Chat {
         }
         let max_new_tokens = self.settings.max_new_tokens.min(n_context - n_tokens);
         let settings = GenerateConfig { max_new_tokens, ..self.settings.clone() };
-        self.is_stopped.store(false, Ordering::Relaxed);
         let mut stdout = io::stdout().lock();
         let is_terminal = stdout.is_terminal();
         let mut answer = String::new();
@@ -178,7 +207,7 @@ impl Chat {
             }
             stdout.flush()?;
             answer.push_str(&piece);
-            if self.is_stopped.load(Ordering::Relaxed) {
+            if !self.is_answering.load(Ordering::Relaxed) {
                 break;
             }
         }
@@ -213,7 +242,7 @@ enum Input {
 
 impl Input {
     fn new() -> anyhow::Result<Self> {
-        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        if !is_terminal() {
             return Ok(Self::Pipe(io::stdin().lock()));
         }
         let config = EditorConfig::builder().auto_add_history(true).build();

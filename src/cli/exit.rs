@@ -14,7 +14,7 @@ pub(super) const DONE: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 /// Wrong arguments. The exit code is the same as clap's.
 pub(super) const MISUSE: u8 = 2;
-/// Stopped by Ctrl-C after saving: 128 plus the number of the signal, as in shells.
+/// Stopped by Ctrl-C or another signal, after saving: 128 plus the number of Ctrl-C's signal, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
 
 /// Wrong arguments that clap accepts.
@@ -73,6 +73,27 @@ pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Calls `handler` at each Ctrl-C.
 pub(super) fn on_ctrl_c(handler: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
     ctrlc::set_handler(handler).context("cannot install the Ctrl-C handler")
+}
+
+/// Calls `handler` at each signal that asks the program to end, with whether it is that of Ctrl-C, on a thread of its own.
+/// The line editor's own handlers get none of them. Called before other threads start, which would get the signals.
+#[cfg(unix)]
+pub(super) fn on_signals(mut handler: impl FnMut(bool) + Send + 'static) -> anyhow::Result<()> {
+    use nix::sys::signal::{SigSet, Signal};
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    signals.thread_block().context("cannot wait for signals")?;
+    std::thread::spawn(move || {
+        while let Ok(signal) = signals.wait() {
+            handler(signal == Signal::SIGINT);
+        }
+    });
+    Ok(())
+}
+
+/// Calls `handler` at each Ctrl-C.
+#[cfg(not(unix))]
+pub(super) fn on_signals(mut handler: impl FnMut(bool) + Send + 'static) -> anyhow::Result<()> {
+    on_ctrl_c(move || handler(true))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 use serde_json::Value;
 use tinderbox::format::grouped;
 
-use crate::fixtures::{Folder, assert_transcript, set, text};
+use crate::fixtures::{Folder, assert_transcript, set, signal, text};
 
 /// How long a busy machine may take for what normally takes seconds.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -125,9 +124,7 @@ impl Terminal {
     }
 
     fn signal(&self, name: &str) {
-        let id = self.child.process_id().expect("it runs").to_string();
-        let killed = Command::new("kill").args([name, &id]).status();
-        assert!(killed.expect("kill is there").success());
+        signal(name, self.child.process_id().expect("it runs"));
     }
 
     fn resize(&self, rows: u16, cols: u16) {

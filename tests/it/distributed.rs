@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::fixtures::{Folder, Ran, Started, fs, largest_difference, losses_of, set};
+use crate::fixtures::{Folder, Ran, Started, fs, largest_difference, losses_of, set, signal};
 
 /// The options that let `mpirun` start more processes than cores, even as root.
 const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
@@ -181,11 +181,6 @@ fn process_of_rank(mpirun: u32, rank: usize) -> u32 {
         variables.split('\0').any(|variable| variable == format!("OMPI_COMM_WORLD_RANK={rank}"))
     };
     children.lines().map(|line| line.parse().expect("a number")).find(is_rank).expect("the rank is there")
-}
-
-fn signal(name: &str, process: u32) {
-    let status = Command::new("kill").args([name, &process.to_string()]).status();
-    assert!(status.expect("kill is there").success());
 }
 
 #[test]

@@ -1,5 +1,11 @@
 //! Fine-tuning: adapters and all weights, exact resuming, what a checkpoint holds, and the commands.
 
+#[cfg(unix)]
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::Stdio,
+};
+
 use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::Value;
 use tinderbox::config::{Config, MatmulPrecision};
@@ -14,6 +20,8 @@ use tinderbox::train::{Interrupter, Start, TrainError, evaluate, train_on};
 use tinderbox_kernels::Targets;
 
 use crate::devices::{ndarray, wgpu};
+#[cfg(unix)]
+use crate::fixtures::signal;
 use crate::fixtures::{Folder, Place, fs, largest_difference, losses_of, number, silent};
 
 /// A model of bytes that ends an answer with its end-of-text token.
@@ -671,4 +679,23 @@ fn chat_reads_pipe() {
     fs::remove_file(folder.path("runs/base/tokenizer_config.json"));
     let none = folder.fail(&arguments);
     assert!(none.contains("has no chat template"), "{none}");
+}
+
+#[cfg(unix)]
+#[test]
+fn signals_end_chat_that_waits_for_line() {
+    let folder = folder();
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let mut command = folder.command(&["chat", "runs/base", "--max-new-tokens", "2"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut stdin = child.stdin.take().expect("the stream is piped");
+        stdin.write_all(b"is it 3?\n").expect("the program reads its input");
+        let mut answer = String::new();
+        let stdout = child.stdout.take().expect("the stream is piped");
+        BufReader::new(stdout).read_line(&mut answer).expect("the program answers");
+        signal(name, child.id());
+        let status = child.wait().expect("the program ends while its input is open");
+        assert_eq!(status.code(), Some(130), "{name}");
+        drop(stdin);
+    }
 }

@@ -15,7 +15,7 @@ use tinderbox::run::{Checkpoint, Pending};
 use tinderbox::train::{Event, Job, Start, Summary, TrainError};
 
 #[cfg(target_os = "linux")]
-use crate::fixtures::{Folder, fs, set};
+use crate::fixtures::{Folder, fs, set, signal};
 use crate::fixtures::{Place, TEN_STEPS, observed, trainer, weights_of};
 
 /// Trains, interrupted at the first event `at`, and returns the steps that were skipped.
@@ -182,8 +182,7 @@ fn interrupt(folder: &Folder, args: &[&str], pause: Duration) -> (Duration, Outp
     }
     std::thread::sleep(pause);
     let began = Instant::now();
-    let killed = std::process::Command::new("kill").args(["-INT", &id.to_string()]).status();
-    assert!(killed.expect("kill is there").success());
+    signal("-INT", id);
     let stdin = child.stdin.take(); // stays open
     let output = child.wait_with_output().expect("the program ends");
     drop(stdin);

@@ -6,7 +6,7 @@ use std::io::Read;
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use unicode_width::UnicodeWidthStr;
 
-use crate::fixtures::{Folder, Ran, fs};
+use crate::fixtures::{Folder, Ran, fs, signal};
 
 /// Sets a terminal's title, clipboard and colour: with ESC and with C1 codes.
 const CODES: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;b3duZWQ=\u{7}\u{9b}31m";
@@ -177,4 +177,31 @@ fn training_shows_bar_curve_and_samples() {
     // The log has no colours.
     let log = folder.read("runs/tiny/train.log");
     assert!(!log.contains('\u{1b}') && log.contains("\n    | "), "{log}");
+}
+
+/// The line editor has changed the mode of the terminal when they come.
+#[test]
+fn signals_end_chat_and_restore_terminal() {
+    let folder = crate::finetune::folder();
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let pair = native_pty_system().openpty(PtySize::default()).expect("a terminal");
+        let mode = || format!("{:?}", pair.master.get_termios().expect("a terminal has a mode"));
+        let before = mode();
+        let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
+        command.args(["chat", "runs/base"]);
+        command.cwd(folder.path("."));
+        command.env("TERM", "xterm-256color");
+        let mut reader = pair.master.try_clone_reader().expect("the terminal can be read");
+        let mut child = pair.slave.spawn_command(command).expect("the binary starts");
+        let (mut seen, mut bytes) = (String::new(), [0; 256]);
+        while !seen.contains("> ") {
+            let n = reader.read(&mut bytes).expect("the terminal can be read");
+            assert!(n > 0, "{seen}");
+            seen.push_str(&String::from_utf8_lossy(&bytes[..n]));
+        }
+        assert_ne!(mode(), before);
+        signal(name, child.process_id().expect("it runs"));
+        assert_eq!(child.wait().expect("the program ends").exit_code(), 130, "{name}: {seen}");
+        assert_eq!(mode(), before, "{name}");
+    }
 }
