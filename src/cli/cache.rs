@@ -53,7 +53,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Action::List => {
             let (folder, files) = list_cache(cache_dir)?;
             if args.json {
-                return print_json(&json!({ "folder": folder, "bytes": bytes(&files), "files": files }));
+                return print_json(
+                    &json!({ "folder": folder.to_string_lossy(), "bytes": bytes(&files), "files": files }),
+                );
             }
             if !files.is_empty() {
                 print_table(&view::cache_table(&files, unix_s(), n_columns()))?;
@@ -64,8 +66,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             let (folder, cleared) = clear_cache(cache_dir, texts)?;
             let (removed, in_use) = (&cleared.removed, &cleared.in_use);
             if args.json {
-                return print_json(&json!({ "folder": folder, "removed_bytes": bytes(removed), "removed": removed,
-                                           "in_use": in_use }));
+                return print_json(&json!({ "folder": folder.to_string_lossy(), "removed_bytes": bytes(removed),
+                                           "removed": removed, "in_use": in_use }));
             }
             note(format!("removed {} from `{}`", summary(removed), folder.display()));
             if !in_use.is_empty() {

@@ -291,7 +291,7 @@ impl Compared {
             let mut object = serde_json::to_value(summary)?;
             let more = json!({
                 "trained_parameters": trained_parameters,
-                "base": args.run,
+                "base": args.run.to_string_lossy(),
                 "base_sha256": base_sha256,
                 "counted_tokens": records.counted_tokens,
                 "skipped_records": records.skipped,

@@ -33,6 +33,21 @@ fn run_learns_and_summary_adds_up() {
     assert!((2..=3).contains(&kept), "{kept} checkpoints are kept, not the last two and the best");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn runs_with_names_in_other_encodings_are_listed_as_json() {
+    use crate::fixtures::{Folder, Ran};
+    use std::os::unix::ffi::OsStrExt;
+    let folder = Folder::trained();
+    let name = std::ffi::OsStr::from_bytes(b"runs/caf\xe9");
+    fs::rename(folder.path("runs/tiny"), folder.path(name));
+    assert_eq!(folder.json(&["runs", "--json"])[0]["run"], "runs/caf\u{fffd}");
+    let mut command = folder.command(&["train", "tiny.toml", "--set", "train.max_steps=1", "--overwrite", "--json"]);
+    command.arg("--run-dir").arg(name);
+    let done = Ran::of(command).exits(0).stdout;
+    assert!(done.contains("\"run_dir\":\"runs/caf\u{fffd}\""), "{done}");
+}
+
 /// A learning rate that works for a few steps and then diverges.
 const EXPLODING: [&str; 4] = [
     "optimizer.learning_rate=1e9",

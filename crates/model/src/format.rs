@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::path::Path;
 
+use serde::Serializer;
 use unicode_width::UnicodeWidthChar;
 
 /// A number with thousands separators: `1,115,394`.
@@ -136,6 +138,14 @@ pub fn without_control(text: &str) -> Cow<'_, str> {
         true => text.replace(controls, "\u{fffd}").into(),
         false => text.into(),
     }
+}
+
+/// Serializes a path as a text, in which U+FFFD replaces what is not UTF-8.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// The first line of a displayed value, for instance an error without its hint.

@@ -38,6 +38,7 @@ pub(super) struct Cache {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CachedFile {
     /// The path of the file.
+    #[serde(serialize_with = "tinderbox_model::format::serialize_path")]
     pub path: PathBuf,
     /// Its content.
     pub kind: CachedKind,

@@ -29,6 +29,7 @@ pub enum Status {
 #[derive(Clone, Debug, Default, Serialize)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub struct RunInfo {
+    #[serde(serialize_with = "tinderbox_model::format::serialize_path")]
     pub run: PathBuf,
     pub status: Status,
     /// Updates made; for a stopped run, those of its last checkpoint, and 0 without one.

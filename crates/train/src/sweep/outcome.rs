@@ -23,6 +23,7 @@ const MOST_VALUES: usize = 6;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Outcome {
+    #[serde(serialize_with = "tinderbox_model::format::serialize_path")]
     pub sweep_dir: PathBuf,
     /// The keys that varied.
     pub keys: Vec<String>,
@@ -50,6 +51,7 @@ pub struct TrialRow {
     /// The values of the keys that varied.
     pub values: Vec<String>,
     /// The directory of its first run.
+    #[serde(serialize_with = "tinderbox_model::format::serialize_path")]
     pub run: PathBuf,
     pub parameters: Option<u64>,
     pub step_ms: Option<f64>,

@@ -142,6 +142,7 @@ pub struct Evaluation {
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Summary {
+    #[serde(serialize_with = "tinderbox_model::format::serialize_path")]
     pub run_dir: PathBuf,
     pub device: String,
     pub parameters: usize,
