@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
+use std::mem::{discriminant, forget};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use insta::assert_snapshot;
-use serde_json::json;
+use serde_json::{Value, json};
+use sha1::{Digest as _, Sha1};
+use sha2::{Digest as _, Sha256};
 
 use tinderbox::interop::Outgoing;
 use tinderbox::interop::gguf::{self, TensorType};
@@ -17,15 +20,15 @@ use crate::fixtures::{Folder, Model, Ran, files, fixture, fs};
 const MODEL: &str = "someone/small-1.5";
 const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
 const TOKEN: &str = "hf_secretSECRETsecret";
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
     path: String,
-    /// The first byte of the requested range.
-    from: Option<usize>,
-    /// Whether it requests a single byte, to learn about the file.
-    is_question: bool,
+    /// The first byte that is requested.
+    from: usize,
     authorization: Option<String>,
 }
 
@@ -40,7 +43,7 @@ struct Hub {
 }
 
 /// How a hub deviates from the simplest one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Habit {
     /// The model is only for clients with the token.
     IsPrivate,
@@ -52,6 +55,36 @@ enum Habit {
     IgnoresRanges,
     /// Every response is this page.
     Says(&'static str),
+    /// The list of files is changed.
+    Lists(fn(&mut Value)),
+    /// The responses with these files, or with the list if it is named "main", are these bytes, and the connection is
+    /// closed or not.
+    Answers(&'static str, &'static [u8], Afterwards),
+    /// Files have these headers, too.
+    AddsHeaders(&'static str),
+}
+
+/// What a hub does after a response.
+#[derive(Clone, Copy, Debug)]
+enum Afterwards {
+    Closes,
+    IsSilent,
+    Repeats,
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// A file in the hub's list: large ones by their SHA-256, others by git's hash.
+fn listed((name, content): (&String, &Vec<u8>)) -> Value {
+    let git = Sha1::new_with_prefix(format!("blob {}\0", content.len())).chain_update(content).finalize();
+    let mut file = json!({ "rfilename": name, "size": content.len(), "blobId": hexadecimal(&git) });
+    if !name.ends_with(".json") {
+        let sha256 = hexadecimal(&Sha256::digest(content));
+        file["lfs"] = json!({ "sha256": sha256, "size": content.len(), "pointerSize": 130 });
+    }
+    file
 }
 
 impl Hub {
@@ -68,7 +101,7 @@ impl Hub {
     }
 
     fn is(&self, habit: Habit) -> bool {
-        self.habit == Some(habit)
+        self.habit.is_some_and(|it| discriminant(&it) == discriminant(&habit))
     }
 
     fn cut(&self, file: &str, after: &[usize]) {
@@ -102,8 +135,7 @@ impl Hub {
         }
         let range = headers.get("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
         let request = Request {
-            from: range.and_then(|(from, _)| from.parse().ok()),
-            is_question: range.is_some_and(|(_, to)| !to.is_empty()),
+            from: range.and_then(|(from, _)| from.parse().ok()).unwrap_or(0),
             authorization: headers.remove("authorization"),
             path,
         };
@@ -117,10 +149,25 @@ impl Hub {
             return stream.write_all(text("401 Unauthorized", "").as_bytes());
         }
         let revision = request.path.strip_prefix(&format!("/api/models/{MODEL}/revision/"));
+        let revision = revision.and_then(|revision| revision.strip_suffix("?blobs=true"));
+        if let Some(Habit::Answers(of, bytes, afterwards)) = self.habit
+            && (revision == Some(of) || revision.is_none() && request.path.ends_with(of))
+        {
+            stream.write_all(bytes)?;
+            match afterwards {
+                Afterwards::Closes => {}
+                Afterwards::IsSilent => forget(stream),
+                Afterwards::Repeats => while stream.write_all(&[b'x'; 1 << 16]).is_ok() {},
+            }
+            return Ok(());
+        }
         if revision.is_some_and(|revision| ["main", "v1.0"].contains(&revision)) {
-            let siblings: Vec<_> = self.files.keys().map(|file| json!({ "rfilename": file })).collect();
-            let info = json!({ "id": MODEL, "sha": REVISION, "siblings": siblings }).to_string();
-            return stream.write_all(text("200 OK", &info).as_bytes());
+            let siblings: Vec<_> = self.files.iter().map(listed).collect();
+            let mut info = json!({ "id": MODEL, "sha": REVISION, "siblings": siblings });
+            if let Some(Habit::Lists(change)) = self.habit {
+                change(&mut info);
+            }
+            return stream.write_all(text("200 OK", &info.to_string()).as_bytes());
         }
         let resolved = format!("/{MODEL}/resolve/{REVISION}/");
         let moved = format!("/api/resolve-cache/models/{MODEL}/{REVISION}/");
@@ -131,8 +178,7 @@ impl Hub {
         if self.is(Habit::Redirects) && request.path.starts_with(&resolved) {
             let answer = match (file.ends_with(".safetensors"), headers.get("host")) {
                 (true, Some(host)) => {
-                    let etag = format!("X-Repo-Commit: {REVISION}\r\nX-Linked-ETag: \"{:064x}\"\r\n", content.len());
-                    head("302 Found", &format!("Location: http://{host}/cdn/{file}\r\nContent-Length: 0\r\n{etag}"))
+                    head("302 Found", &format!("Location: http://{host}/cdn/{file}\r\nContent-Length: 0\r\n"))
                 }
                 _ => head("307 Temporary Redirect", &format!("Location: {moved}{file}\r\nContent-Length: 0\r\n")),
             };
@@ -142,35 +188,29 @@ impl Hub {
     }
 
     fn answer_with(&self, file: &str, content: &[u8], request: &Request, mut stream: TcpStream) -> std::io::Result<()> {
-        let from = request.from.filter(|_| request.is_question || !self.is(Habit::IgnoresRanges));
-        let mut body = &content[from.unwrap_or(0).min(content.len())..];
+        let from = if self.is(Habit::IgnoresRanges) { 0 } else { request.from };
+        let mut body = &content[from.min(content.len())..];
         let status = match from {
-            Some(from) if from >= content.len() => "416 Range Not Satisfiable",
-            Some(_) => "206 Partial Content",
-            None => "200 OK",
+            0 => "200 OK",
+            from if from >= content.len() => "416 Range Not Satisfiable",
+            _ => "206 Partial Content",
         };
-        if request.is_question {
-            body = &body[..1];
-        }
-        // No two files have the same length, so it serves as ETag.
         let mut head = Vec::new();
-        let etag = content.len();
         write!(&mut head, "HTTP/1.1 {status}\r\nConnection: close\r\n")?;
-        write!(&mut head, "X-Repo-Commit: {REVISION}\r\nETag: \"{etag:064x}\"\r\n")?;
-        if let Some(from) = from {
-            let last = from + body.len().max(1) - 1;
-            write!(&mut head, "Content-Range: bytes {from}-{last}/{}\r\n", content.len())?;
+        if from > 0 {
+            write!(&mut head, "Content-Range: bytes {from}-{}/{}\r\n", content.len() - 1, content.len())?;
         }
-        if !self.is(Habit::HidesLengths) || request.is_question {
+        if !self.is(Habit::HidesLengths) {
             write!(&mut head, "Content-Length: {}\r\n", body.len())?;
+        }
+        if let Some(Habit::AddsHeaders(more)) = self.habit {
+            write!(&mut head, "{more}")?;
         }
         head.extend(b"\r\n");
         stream.write_all(&head)?;
-        if !request.is_question {
-            let mut cuts = self.cuts.lock().expect("no panic");
-            if let Some(cuts) = cuts.get_mut(file).filter(|cuts| !cuts.is_empty()) {
-                body = &body[..cuts.remove(0)];
-            }
+        let mut cuts = self.cuts.lock().expect("no panic");
+        if let Some(cuts) = cuts.get_mut(file).filter(|cuts| !cuts.is_empty()) {
+            body = &body[..cuts.remove(0)];
         }
         stream.write_all(body)
     }
@@ -182,8 +222,8 @@ impl Hub {
 
     /// The files requested since the last call, and the first byte of each response.
     fn taken(&self) -> Vec<(String, usize)> {
-        let of = |request: Request| Some((request.path.rsplit_once('/')?.1.to_owned(), request.from?));
-        self.take().into_iter().filter(|request| !request.is_question).filter_map(of).collect()
+        let files = self.take().into_iter().filter(|request| !request.path.contains("/revision/"));
+        files.filter_map(|request| Some((request.path.rsplit_once('/')?.1.to_owned(), request.from))).collect()
     }
 }
 
@@ -360,7 +400,7 @@ fn failed_download_keeps_its_part() {
     // A partial file as long as the file, left by a program killed before it was renamed.
     let blobs = ".cache/huggingface/hub/models--someone--small-1.5";
     fs::remove_file(folder.path(format!("{blobs}/snapshots/{REVISION}/model.safetensors")));
-    let blob = folder.path(format!("{blobs}/blobs/{size:064x}"));
+    let blob = folder.path(format!("{blobs}/blobs/{}", hexadecimal(&Sha256::digest(&hub.files["model.safetensors"]))));
     fs::rename(&blob, blob.with_extension("part"));
     assert_imported(&import(&folder, &address, &[]), &folder, &hub);
 }
@@ -430,7 +470,7 @@ fn unavailable_models_are_explained() {
       hint: check the network and HF_ENDPOINT
     ");
     assert_snapshot!(says(Hub::default().which(Habit::Says(r#"{"sha": "", "siblings": []}"#)), &[]), @r"
-    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the hub's answer names no revision
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the answer is not the hub's: it names no revision
       hint: check HF_ENDPOINT
     ");
     assert_snapshot!(says(Hub::with("llama"), &[("HF_HOME", "text.txt")]), @r"
@@ -458,4 +498,86 @@ fn unavailable_models_are_explained() {
       hint: write hf:OWNER/NAME, as the hub's pages show it, hf:OWNER/NAME@REVISION or hf:OWNER/NAME/FILE.gguf
     ");
     assert_eq!(cached(&folder), BTreeSet::new(), "nothing is left");
+}
+
+/// The entry of a file in the hub's list.
+fn entry<'a>(info: &'a mut Value, name: &str) -> &'a mut Value {
+    let files = info["siblings"].as_array_mut().expect("the hub lists its files");
+    files.iter_mut().find(|file| file["rfilename"] == name).expect("the hub has the file")
+}
+
+#[test]
+fn hostile_hubs_are_refused() {
+    use Afterwards::{Closes, IsSilent, Repeats};
+    use Habit::{Answers, Lists};
+    const OK: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
+    const NO_REVISION: &str = "it names no revision";
+    const NO_HASH: &str = "it lists no size and hash of config.json";
+    const OTHER: &str = "is not the file that the hub lists: its length or its hash is another";
+    const SILENT: &str = "the hub sent nothing for 0.05 s";
+    for (habit, reason) in [
+        // Names that are no hashes.
+        (Lists(|info| info["sha"] = json!("../../../outside")), NO_REVISION),
+        (Lists(|info| info["sha"] = json!("main")), NO_REVISION),
+        (Lists(|info| info["sha"] = Value::Null), "json: invalid type: null"),
+        (Lists(|info| entry(info, CONFIG)["blobId"] = json!("/outside")), NO_HASH),
+        (Lists(|info| entry(info, CONFIG)["blobId"] = json!("../../../../outside")), NO_HASH),
+        (Lists(|info| entry(info, CONFIG)["blobId"] = json!("0".repeat(64))), NO_HASH),
+        (Lists(|info| entry(info, CONFIG)["blobId"] = Value::Null), NO_HASH),
+        (Lists(|info| entry(info, CONFIG)["lfs"] = json!({ "sha256": "..", "size": 1 })), NO_HASH),
+        // Sizes and hashes that are others.
+        (Lists(|info| entry(info, CONFIG)["size"] = Value::Null), NO_HASH),
+        (Lists(|info| entry(info, CONFIG)["size"] = json!(-1)), "json: invalid value: integer `-1`"),
+        (Lists(|info| entry(info, CONFIG)["size"] = json!(1e30)), "json: invalid type: floating point"),
+        (Lists(|info| entry(info, CONFIG)["size"] = json!(1)), OTHER),
+        (Lists(|info| entry(info, CONFIG)["blobId"] = json!("0".repeat(40))), OTHER),
+        (Lists(|info| entry(info, WEIGHTS)["lfs"]["sha256"] = json!("0".repeat(64))), OTHER),
+        // Lists that are none, or do not end.
+        (Lists(|info| info["siblings"] = json!("all")), "json: invalid type: string"),
+        (Answers("main", OK, Repeats), "the response body is larger than request limit"),
+        (Answers("main", b"HTTP/1.1 200 OK\r\nX: ", Repeats), "response header is too big"),
+        (Answers("main", b"SSH-2.0-OpenSSH_9.6\r\n", Closes), "protocol: http parse fail"),
+        (Answers("main", b"", IsSilent), SILENT),
+        // Redirections.
+        (Answers(CONFIG, b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", Closes), "the answer is not"),
+        (Answers(CONFIG, b"HTTP/1.1 302 Found\r\nLocation: config.json\r\n\r\n", Closes), "too many redirects"),
+        (Answers(CONFIG, b"HTTP/1.1 302 Found\r\n\r\n", Closes), "missing a location header"),
+        // Files that are not those of the list.
+        (Answers(CONFIG, b"HTTP/1.1 204 No Content\r\n\r\n", Closes), "it answers 204 for config.json"),
+        (
+            Answers(CONFIG, b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 5-9/9\r\n\r\nx", Closes),
+            "it answers 206",
+        ),
+        (Answers(CONFIG, b"HTTP/1.1 429 Too Many Requests\r\n\r\n", Closes), "the hub answers 429"),
+        (Answers(CONFIG, OK, Repeats), OTHER),
+        (Answers(CONFIG, OK, IsSilent), SILENT),
+        (Answers(CONFIG, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", IsSilent), SILENT),
+    ] {
+        let folder = folder();
+        let before: BTreeSet<_> = files(&folder.path("")).into_keys().collect();
+        let (_, address) = Hub::with("llama").which(habit).serve();
+        // Only a silent hub meets the limit, at each attempt.
+        let silence = if reason == SILENT { "0.05" } else { "60" };
+        let ran = import(&folder, &address, &[("HF_HUB_DOWNLOAD_TIMEOUT", silence)]);
+        let error = error(&ran, &folder, &address);
+        assert!(error.contains(reason), "{habit:?}: {error}");
+        assert!(!cached(&folder).iter().any(|name| name.starts_with("refs/")), "{habit:?}: {:?}", cached(&folder));
+        let after = files(&folder.path("")).into_keys().filter(|path| !path.starts_with(".cache/huggingface/hub"));
+        assert_eq!(after.collect::<BTreeSet<_>>(), before, "{habit:?}");
+    }
+    let folder = folder();
+    let (_, address) = Hub::with("llama").serve();
+    assert_snapshot!(error(&import(&folder, &address, &[("HF_HUB_DOWNLOAD_TIMEOUT", "0")]), &folder, &address), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: HF_HUB_DOWNLOAD_TIMEOUT is `0`
+      hint: give a number of seconds
+    ");
+}
+
+#[test]
+fn headers_of_hub_name_no_files() {
+    let folder = folder();
+    let outside = "ETag: \"/outside\"\r\nX-Linked-ETag: \"../../../../outside\"\r\nX-Repo-Commit: ..\r\n";
+    let (hub, address) = Hub::with("llama").which(Habit::AddsHeaders(outside)).serve();
+    assert_imported(&import(&folder, &address, &[]), &folder, &hub);
+    assert!(!files(&folder.path("")).into_keys().any(|path| path.ends_with("outside")));
 }

@@ -1,18 +1,22 @@
 //! Downloads models from the Hugging Face hub into the cache that the tools of Hugging Face share. `HF_HOME` or
-//! `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` have the same meaning as in those tools.
+//! `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_DOWNLOAD_TIMEOUT` and `HF_HUB_OFFLINE` have the same meaning as in
+//! those tools. The hub is not trusted: a file is kept only under the hash that it has and the hub lists.
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use hf_hub::api::Progress;
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
-use hf_hub::{Cache, Repo, RepoType};
+use serde::Deserialize;
 use serde_json::Value;
+use sha1::{Digest as _, Sha1};
+use sha2::{Digest as _, Sha256};
+use tinderbox_model::disk;
+use ureq::Agent;
+use ureq::config::RedirectAuthHeaders;
 
 use super::InteropError;
 use super::hf::folder::is_plain;
@@ -25,9 +29,15 @@ const FILES: [&str; 6] =
 /// The tokenizer files of older models.
 const OLDER_FILES: [&str; 4] = ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"];
 
-/// The number of times that an interrupted download is resumed, and the pause before each.
+/// The number of times that a request is made whose connection fails, and the longest pause between them.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The time without a byte from the hub after which a request has failed, unless `HF_HUB_DOWNLOAD_TIMEOUT` gives it.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// The size of the largest accepted list of files, in bytes: some 100,000 files.
+const LARGEST_LIST: u64 = 1 << 24;
 
 /// Receives the progress of a download: the file's name, the bytes so far, and the total.
 pub type OnDownload<'a> = &'a mut dyn FnMut(&str, u64, u64);
@@ -75,49 +85,60 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
             "write hf:OWNER/NAME, as the hub's pages show it, hf:OWNER/NAME@REVISION or hf:OWNER/NAME/FILE.gguf",
         ));
     };
-    let Some(cache) = cache() else {
+    let Some(home) = home() else {
         return Err(fail("you have no home directory for the cache".to_owned(), "set HF_HOME to a directory"));
     };
-    let repo = Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned());
+    let cache = variable("HF_HUB_CACHE").map_or_else(|| home.join("hub"), PathBuf::from);
+    let folder = cache.join(format!("models--{}", name.replace('/', "--")));
+    let snapshot = |commit: &str| folder.join("snapshots").join(commit);
+    let reference = folder.join("refs").join(revision);
     if is_set("HF_HUB_OFFLINE") {
-        let reason = |what: &str| format!("HF_HUB_OFFLINE is set, and {what} is not in the cache");
-        let fail = |what: &str| fail(reason(what), "unset HF_HUB_OFFLINE to download it");
-        let cached = cache.repo(repo);
-        if let Some(file) = file {
-            return cached.get(file).ok_or_else(|| fail(&format!("its file {file}")));
+        let commit = fs::read_to_string(&reference).unwrap_or_default();
+        let cached = snapshot(commit.trim());
+        let path = cached.join(file.unwrap_or(CONFIG));
+        if !is_hash(commit.trim()) || !path.exists() {
+            let what = file.map_or("the model".to_owned(), |file| format!("its file {file}"));
+            let reason = format!("HF_HUB_OFFLINE is set, and {what} is not in the cache");
+            return Err(fail(reason, "unset HF_HUB_OFFLINE to download it"));
         }
-        let config = cached.get(CONFIG).ok_or_else(|| fail("the model"))?;
-        return Ok(config.parent().expect("the file is in a folder").to_owned());
+        return Ok(if file.is_some() { path } else { cached });
     }
-    let mut builder = ApiBuilder::from_cache(cache.clone()).with_progress(false);
-    if let Some(endpoint) = variable("HF_ENDPOINT") {
-        builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
-    }
-    if let Some(token) = variable("HF_TOKEN") {
-        builder = builder.with_token(Some(token));
-    }
-    let said = |error: ApiError| {
-        let (reason, hint) = explained(&error);
-        fail(reason, hint)
+    let silence = match variable("HF_HUB_DOWNLOAD_TIMEOUT") {
+        None => SILENCE,
+        Some(seconds) => seconds
+            .parse::<f64>()
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .filter(|silence| !silence.is_zero())
+            .ok_or_else(|| fail(format!("HF_HUB_DOWNLOAD_TIMEOUT is `{seconds}`"), "give a number of seconds"))?,
     };
-    let api = builder.build().map_err(said)?;
-    let info = api.repo(repo.clone()).info().map_err(said)?;
-    if info.sha.is_empty() || !info.sha.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return Err(fail("the hub's answer names no revision".to_owned(), "check HF_ENDPOINT"));
-    }
+    let hub = Hub::new(name, &folder, silence, home);
+    let said = |failure: Failure| {
+        let (reason, hint) = failure.explained(silence);
+        fail(reason.replace(char::is_control, "\u{fffd}"), hint)
+    };
+    let Info { sha, siblings } = hub.info(revision).map_err(said)?;
     // A cached file of this revision is up to date.
-    let cached = cache.repo(repo.clone()).pointer_path(&info.sha);
-    let pinned = Repo::with_revision(name.to_owned(), RepoType::Model, info.sha.clone());
-    let there: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
-    let has = |name: &str| there.iter().any(|it| it == name);
-    let mut get = |file: &str| match cached.join(file) {
-        path if path.exists() => Ok(path),
-        _ => get(&api, &cache, &pinned, file, on_download).map_err(said),
+    let cached = snapshot(&sha);
+    let has = |name: &str| siblings.iter().any(|it| it.rfilename == name);
+    let mut get = |name: &str| {
+        let path = cached.join(name);
+        match siblings.iter().find(|it| it.rfilename == name) {
+            Some(file) if !path.exists() => hub.get(&sha, file, &path, on_download).map_err(said)?,
+            _ => {}
+        }
+        Ok::<_, InteropError>(path)
     };
     // Read when offline.
-    let done = || cache.repo(repo.clone()).create_ref(&info.sha).map_err(|error| said(error.into()));
+    let done = || {
+        let write = || {
+            fs::create_dir_all(disk::folder_of(&reference))?;
+            disk::write_atomically(&reference, sha.as_bytes())
+        };
+        write().map_err(|error| said(Failure::Cache(error)))
+    };
 
-    let ggufs = listed_ggufs(&there);
+    let ggufs = listed_ggufs(&siblings);
     if let Some(file) = file {
         if !has(file) {
             let hint = ggufs.unwrap_or_else(|| "it has no .gguf files at all".to_owned());
@@ -168,17 +189,21 @@ fn is_gguf(name: &str) -> bool {
 }
 
 /// The names of the .gguf files among those of a model, for an error; `None` if there are none.
-fn listed_ggufs(there: &[String]) -> Option<String> {
-    let files: Vec<&str> = there.iter().map(String::as_str).filter(|file| is_gguf(file)).collect();
+fn listed_ggufs(there: &[Sibling]) -> Option<String> {
+    let is_shown = |name: &&str| is_gguf(name) && is_plain(name) && !name.contains(char::is_control);
+    let files: Vec<&str> = there.iter().map(|file| &*file.rfilename).filter(is_shown).collect();
     (!files.is_empty()).then(|| format!("there are {}", files.join(", ")))
 }
 
-/// The cache; `None` if its location is unknown.
-fn cache() -> Option<Cache> {
-    match variable("HF_HUB_CACHE") {
-        Some(path) => Some(Cache::new(path.into())),
-        None => (env::var_os("HF_HOME").is_some() || env::home_dir().is_some()).then(Cache::from_env),
-    }
+/// Whether a text is a hash as git and the hub write it: of SHA-1 or SHA-256.
+fn is_hash(text: &str) -> bool {
+    [40, 64].contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The folder of the tools of Hugging Face, which has the cache and the token; `None` if its location is unknown.
+fn home() -> Option<PathBuf> {
+    let home = variable("HF_HOME").map(PathBuf::from);
+    home.or_else(|| Some(env::home_dir()?.join(".cache").join("huggingface")))
 }
 
 /// The value of an environment variable; `None` if it is unset or empty.
@@ -191,41 +216,317 @@ fn is_set(name: &str) -> bool {
     variable(name).is_some_and(|value| ["1", "true", "yes", "on"].contains(&value.to_lowercase().as_str()))
 }
 
-/// Downloads a file into the cache, resuming interrupted downloads.
-fn get(api: &Api, cache: &Cache, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
-    let mut attempt = 1;
-    loop {
-        match get_once(api, repo, file, on_download) {
-            Err(error) if attempt < ATTEMPTS && may_be_retried(&error) => {
-                attempt += 1;
-                if cannot_resume(&error) {
-                    let etag = api.metadata(&api.repo(repo.clone()).url(file))?;
-                    fs::remove_file(cache.repo(repo.clone()).blob_path(etag.etag()).with_extension("part"))?;
-                } else {
-                    sleep(PAUSE);
-                }
-            }
-            result => return result,
+/// The hub's answer about a model.
+#[derive(Deserialize)]
+struct Info {
+    /// The commit.
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+/// A file of a model.
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    /// Git's hash of a file that is stored in the repository.
+    #[serde(rename = "blobId")]
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+/// A large file, which is stored elsewhere.
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+    size: u64,
+}
+
+impl Sibling {
+    /// The hash of the file, which is the name of its blob in the cache, and its size.
+    fn announced(&self) -> Result<(&str, u64), Failure> {
+        let announced = match (&self.lfs, &self.blob_id, self.size) {
+            (Some(Lfs { sha256, size }), ..) => Some((sha256, *size, 64)),
+            (None, Some(blob_id), Some(size)) => Some((blob_id, size, 40)),
+            _ => None,
+        };
+        match announced {
+            Some((hash, size, length)) if is_hash(hash) && hash.len() == length => Ok((hash, size)),
+            _ => Err(Failure::Answer(format!("it lists no size and hash of {}", self.rfilename))),
         }
     }
 }
 
-/// Downloads a file and checks its length against the one that the hub reports, which the library does not do.
-fn get_once(api: &Api, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
-    let mut all = 0;
-    let counter = Counter { file: file.to_owned(), done: 0, all: &mut all, on_download };
-    let path = api.repo(repo.clone()).download_with_progress(file, counter)?;
-    let found = fs::metadata(&path)?.len();
-    if found == all {
-        return Ok(path);
+/// A model of a hub.
+struct Hub<'a> {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+    name: &'a str,
+    /// The model's folder in the cache.
+    folder: &'a Path,
+    pause: Duration,
+}
+
+impl<'a> Hub<'a> {
+    fn new(name: &'a str, folder: &'a Path, silence: Duration, home: PathBuf) -> Self {
+        let limit = Some(silence);
+        let config = Agent::config_builder()
+            .user_agent(concat!("tinderbox/", env!("CARGO_PKG_VERSION")))
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .timeout_resolve(limit)
+            .timeout_connect(limit)
+            .timeout_recv_response(limit)
+            .timeout_per_read(limit)
+            .timeout_per_write(limit);
+        let token = variable("HF_TOKEN").or_else(|| {
+            let token = fs::read_to_string(home.join("token")).ok()?;
+            Some(token.trim().to_owned()).filter(|token| !token.is_empty())
+        });
+        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        Self { agent: config.build().into(), endpoint, token, name, folder, pause: PAUSE.min(silence) }
     }
-    let blob = path.canonicalize()?;
-    fs::remove_file(&path)?;
-    if blob.exists() {
-        fs::remove_file(blob)?; // the path was a link to it
+
+    /// Asks again while the connection fails.
+    fn retried<T>(&self, mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+        let mut attempt = 1;
+        loop {
+            match ask() {
+                Err(failure) if attempt < ATTEMPTS && failure.may_pass() => {
+                    attempt += 1;
+                    sleep(self.pause);
+                }
+                result => return result,
+            }
+        }
     }
-    let reason = format!("{file} came with {found} bytes of {all}");
-    Err(io::Error::new(ErrorKind::UnexpectedEof, reason).into())
+
+    /// The response to a request for a path, from this byte on.
+    fn ask(&self, path: &str, from: u64) -> Result<ureq::http::Response<ureq::Body>, Failure> {
+        let mut request = self.agent.get(format!("{}/{path}", self.endpoint));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        if from > 0 {
+            request = request.header("Range", format!("bytes={from}-"));
+        }
+        request.call().map_err(|error| Failure::Request(Box::new(error)))
+    }
+
+    fn info(&self, revision: &str) -> Result<Info, Failure> {
+        let path = format!("api/models/{}/revision/{}?blobs=true", self.name, revision.replace('/', "%2F"));
+        let text = self.retried(|| {
+            let mut response = self.ask(&path, 0)?;
+            let body = response.body_mut().with_config().limit(LARGEST_LIST);
+            body.read_to_vec().map_err(|error| Failure::Body(Box::new(error)))
+        })?;
+        let info: Info = serde_json::from_slice(&text).map_err(|error| Failure::Answer(format!("json: {error}")))?;
+        if !is_hash(&info.sha) {
+            return Err(Failure::Answer("it names no revision".to_owned()));
+        }
+        Ok(info)
+    }
+
+    /// Downloads a file of a commit into the cache, and links it at `link`.
+    fn get(&self, commit: &str, file: &Sibling, link: &Path, on_download: OnDownload<'_>) -> Result<(), Failure> {
+        let (hash, size) = file.announced()?;
+        let blobs = self.folder.join("blobs");
+        fs::create_dir_all(&blobs).map_err(Failure::Cache)?;
+        let blob = blobs.join(hash);
+        let lock = disk::open_lock(&blob.with_extension("lock")).map_err(Failure::Cache)?;
+        self.retried(|| lock.try_lock().map_err(|_| Failure::Busy))?;
+        if !hash_is(&blob, size, hash).unwrap_or(false) {
+            let part = blob.with_extension("part");
+            let path = format!("{}/resolve/{commit}/{}", self.name, encoded(&file.rfilename));
+            let mut fetch = || self.fetch(&path, &part, &file.rfilename, (hash, size), on_download);
+            // A part of other bytes is removed, and the whole file is fetched.
+            let is_resumed = part.exists();
+            match self.retried(&mut fetch) {
+                Err(Failure::Content(_)) if is_resumed => self.retried(fetch)?,
+                result => result?,
+            }
+            fs::rename(part, &blob).map_err(Failure::Cache)?;
+        }
+        place(&blob, link).map_err(Failure::Cache)
+    }
+
+    /// Downloads what is missing of a part of a file, and checks it.
+    fn fetch(
+        &self,
+        path: &str,
+        part: &Path,
+        name: &str,
+        (hash, size): (&str, u64),
+        on_download: OnDownload<'_>,
+    ) -> Result<(), Failure> {
+        let mut file = File::options().append(true).create(true).open(part).map_err(Failure::Cache)?;
+        let mut done = file.metadata().map_err(Failure::Cache)?.len();
+        if done < size {
+            let response = self.ask(path, done)?;
+            let range = response.headers().get("Content-Range").and_then(|range| range.to_str().ok());
+            match response.status().as_u16() {
+                206 if range.is_some_and(|range| range.starts_with(&format!("bytes {done}-"))) => {}
+                200 => {
+                    file.set_len(0).map_err(Failure::Cache)?;
+                    done = 0;
+                }
+                status => return Err(Failure::Answer(format!("it answers {status} for {name}"))),
+            }
+            let mut body = response.into_body().into_reader();
+            let mut buffer = vec![0; 1 << 16];
+            loop {
+                on_download(name, done, size);
+                let n = body.read(&mut buffer).map_err(|error| Failure::Body(Box::new(error.into())))?;
+                if n == 0 || done > size {
+                    break;
+                }
+                file.write_all(&buffer[..n]).map_err(Failure::Cache)?;
+                done += n as u64;
+            }
+            if done < size {
+                let reason = format!("{name} came with {done} bytes of {size}");
+                return Err(Failure::Body(Box::new(io::Error::new(ErrorKind::UnexpectedEof, reason).into())));
+            }
+        }
+        if hash_is(part, size, hash).map_err(Failure::Cache)? {
+            return file.sync_all().map_err(Failure::Cache);
+        }
+        fs::remove_file(part).map_err(Failure::Cache)?;
+        Err(Failure::Content(name.to_owned()))
+    }
+}
+
+/// Why a model cannot be downloaded.
+enum Failure {
+    /// No response, or one of an error.
+    Request(Box<ureq::Error>),
+    /// The response broke off.
+    Body(Box<ureq::Error>),
+    /// The response is none of a hub.
+    Answer(String),
+    /// This file is not the one that the hub lists.
+    Content(String),
+    Cache(io::Error),
+    /// Another program holds the lock.
+    Busy,
+}
+
+impl Failure {
+    /// Whether another attempt may succeed.
+    fn may_pass(&self) -> bool {
+        use ureq::Error::{ConnectionFailed, Io, StatusCode, Timeout};
+        match self {
+            Self::Busy => true,
+            Self::Request(error) | Self::Body(error) => {
+                matches!(**error, ConnectionFailed | Io(_) | Timeout(_) | StatusCode(500..))
+            }
+            _ => false,
+        }
+    }
+
+    /// The reason, and a hint.
+    fn explained(&self, silence: Duration) -> (String, &'static str) {
+        use ureq::Error::{
+            BadUri, BodyExceedsLimit, LargeResponseHeader, Protocol, StatusCode, Timeout, TooManyRedirects,
+        };
+        match self {
+            Self::Request(error) | Self::Body(error) => match &**error {
+                StatusCode(status @ (401 | 403 | 404)) => (
+                    format!("the hub answers {status}: there is no such model, or it is not for everybody"),
+                    "check the name; for a model that needs an account set HF_TOKEN",
+                ),
+                StatusCode(status) => (format!("the hub answers {status}"), "try again later"),
+                Timeout(_) => (
+                    format!("the hub sent nothing for {} s", silence.as_secs_f64()),
+                    "try again: what was downloaded is kept; HF_HUB_DOWNLOAD_TIMEOUT=SECONDS waits longer",
+                ),
+                BadUri(_) | BodyExceedsLimit(_) | LargeResponseHeader(..) | Protocol(_) | TooManyRedirects => {
+                    Self::Answer(error.to_string()).explained(silence)
+                }
+                _ if matches!(self, Self::Body(_)) => {
+                    let message = error.to_string();
+                    let message = message.strip_prefix("io: ").unwrap_or(&message);
+                    (format!("the connection broke off: {message}"), "try again: what was downloaded is kept")
+                }
+                _ => (
+                    format!("the hub cannot be reached: {error}"),
+                    "check the network and HF_ENDPOINT; HF_HUB_OFFLINE=1 uses what was downloaded before",
+                ),
+            },
+            Self::Answer(reason) => {
+                (format!("the answer is not the hub's: {reason}"), "check the network and HF_ENDPOINT")
+            }
+            Self::Content(file) => (
+                format!("{file} is not the file that the hub lists: its length or its hash is another"),
+                "check the network and HF_ENDPOINT; nothing of the file was kept",
+            ),
+            Self::Cache(error) => (
+                format!("the cache cannot be written: {error}"),
+                "make room for the cache, where you may write: HF_HOME says where it is",
+            ),
+            Self::Busy => ("another program is downloading it".to_owned(), "try again when that is done"),
+        }
+    }
+}
+
+/// Whether the file at `path` has this size and hash: of 64 digits that of SHA-256, of 40 that of a blob of git.
+fn hash_is(path: &Path, size: u64, hash: &str) -> io::Result<bool> {
+    let file = File::open(path)?;
+    if file.metadata()?.len() != size {
+        return Ok(false);
+    }
+    let digits = |found: &[u8]| found.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"));
+    if hash.len() == 64 {
+        let mut found = Sha256::new();
+        each_chunk(file, |chunk| found.update(chunk))?;
+        return Ok(digits(&found.finalize()) == hash);
+    }
+    let mut found = Sha1::new_with_prefix(format!("blob {size}\0"));
+    each_chunk(file, |chunk| found.update(chunk))?;
+    Ok(digits(&found.finalize()) == hash)
+}
+
+/// Passes what is read to `take`, until the end.
+fn each_chunk(mut from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            n => take(&buffer[..n]),
+        }
+    }
+}
+
+/// Links a blob at a path of a snapshot, relative, so that the cache can be moved; on a system without links it is moved
+/// there.
+fn place(blob: &Path, link: &Path) -> io::Result<()> {
+    fs::create_dir_all(disk::folder_of(link))?;
+    if disk::is_link(link) {
+        fs::remove_file(link)?; // its blob is gone
+    }
+    #[cfg(unix)]
+    {
+        let root = blob.ancestors().nth(2).expect("a blob is in the model's folder");
+        let up = link.strip_prefix(root).map_or(0, |path| path.components().count() - 1);
+        let name = blob.strip_prefix(root).expect("a blob is in the model's folder");
+        std::os::unix::fs::symlink(PathBuf::from_iter(std::iter::repeat_n("..", up)).join(name), link)
+    }
+    #[cfg(not(unix))]
+    {
+        fs::rename(blob, link)
+    }
+}
+
+/// A file's name in the path of an address.
+fn encoded(name: &str) -> String {
+    name.bytes().fold(String::new(), |mut path, byte| match byte {
+        b'/' | b'-' | b'_' | b'.' | b'~' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+            path.push(byte.into());
+            path
+        }
+        _ => format!("{path}%{byte:02X}"),
+    })
 }
 
 /// The files that an index names.
@@ -234,89 +535,6 @@ fn shards(index: &Path) -> BTreeSet<String> {
     let index: Value = serde_json::from_str(&text).unwrap_or_default();
     let names = index["weight_map"].as_object().into_iter().flat_map(serde_json::Map::values);
     names.filter_map(|name| name.as_str().map(str::to_owned)).collect()
-}
-
-/// Whether another attempt may succeed: the connection failed, or the partial file was unusable.
-fn may_be_retried(error: &ApiError) -> bool {
-    let is_broken = match error {
-        ApiError::IoError(error) => is_connection_error(error),
-        ApiError::RequestError(error) => status(&error.to_string()).is_none_or(|status| status >= 500),
-        _ => false,
-    };
-    is_broken || cannot_resume(error)
-}
-
-/// Whether an error concerns the connection rather than the disk.
-fn is_connection_error(error: &io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Other, TimedOut, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | Other | TimedOut | UnexpectedEof)
-}
-
-/// Whether the partial file cannot be continued: it is as long as the file, or longer.
-fn cannot_resume(error: &ApiError) -> bool {
-    match error {
-        ApiError::InvalidResume => true,
-        ApiError::RequestError(error) => status(&error.to_string()) == Some(416), // Range Not Satisfiable
-        _ => false,
-    }
-}
-
-/// The HTTP status in the message of a request error.
-fn status(message: &str) -> Option<u16> {
-    message.strip_prefix("http status: ")?.parse().ok()
-}
-
-/// The error, with a hint.
-fn explained(error: &ApiError) -> (String, &'static str) {
-    let request = match error {
-        ApiError::RequestError(request) => request,
-        ApiError::IoError(error) if !is_connection_error(error) => {
-            let hint = "make room for the cache, where you may write: HF_HOME says where it is";
-            return (format!("the cache cannot be written: {error}"), hint);
-        }
-        ApiError::LockAcquisition(_) => {
-            return ("another program is downloading it".to_owned(), "try again when that is done");
-        }
-        ApiError::IoError(error) => {
-            return (format!("the connection broke off: {error}"), "try again: what was downloaded is kept");
-        }
-        _ => return (error.to_string(), "try again: what was downloaded is kept"),
-    };
-    let message = request.to_string();
-    match status(&message) {
-        Some(status @ (401 | 403 | 404)) => (
-            format!("the hub answers {status}: there is no such model, or it is not for everybody"),
-            "check the name; for a model that needs an account set HF_TOKEN",
-        ),
-        Some(status) => (format!("the hub answers {status}"), "try again later"),
-        None if message.starts_with("json: ") => {
-            (format!("the answer is not the hub's: {message}"), "check the network and HF_ENDPOINT")
-        }
-        None => (
-            format!("the hub cannot be reached: {message}"),
-            "check the network and HF_ENDPOINT; HF_HUB_OFFLINE=1 uses what was downloaded before",
-        ),
-    }
-}
-
-struct Counter<'a> {
-    file: String,
-    done: u64,
-    all: &'a mut u64,
-    on_download: OnDownload<'a>,
-}
-
-impl Progress for Counter<'_> {
-    fn init(&mut self, size: usize, _: &str) {
-        (self.done, *self.all) = (0, size as u64);
-    }
-
-    fn update(&mut self, size: usize) {
-        self.done += size as u64;
-        (self.on_download)(&self.file, self.done, *self.all);
-    }
-
-    fn finish(&mut self) {}
 }
 
 #[cfg(test)]
