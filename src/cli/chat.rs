@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config as EditorConfig, Editor};
+use serde_json::Map;
 
 use super::args::Subject;
 use super::exit::{INTERRUPTED, on_signals};
@@ -20,7 +21,7 @@ use super::weights::Formats;
 use crate::config::GenerateConfig;
 use crate::format::without_control;
 use crate::generate::{Generator, LanguageModel};
-use crate::tokenizer::{ChatTemplate, ChatTemplateSource, Message, Tokenizer};
+use crate::tokenizer::{ChatRenderer, Message, Tokenizer};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -56,14 +57,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let is_answering = Arc::new(AtomicBool::new(false));
     end_on_signals(is_answering.clone())?;
     let opened = args.subject.open()?;
-    let Some(source) = ChatTemplateSource::from_tokenizer(&opened.tokenizer) else {
+    let Some(template) = ChatRenderer::of(&opened.tokenizer) else {
         bail!(
             "`{}` has no chat template, which turns a conversation into a prompt\n  hint: instruct models have one; \
              `generate` continues a text with any model",
             args.subject.run.display()
         );
     };
-    let template = source.parse().context("the chat template cannot be used")?;
+    template.parse().context("the chat template cannot be used")?;
     let settings =
         GenerateConfig { max_new_tokens: args.max_new_tokens, ..args.sampling.apply(&opened.config.generate) };
     settings.check()?;
@@ -121,7 +122,7 @@ fn is_terminal() -> bool {
 struct Chat {
     model: LanguageModel,
     tokenizer: Tokenizer,
-    template: ChatTemplate,
+    template: ChatRenderer,
     settings: GenerateConfig,
     messages: Vec<Message>,
     /// Whether an answer is being generated, and is to go on.
@@ -186,7 +187,8 @@ impl Chat {
     }
 
     fn answer(&self) -> anyhow::Result<String> {
-        let prompt = self.template.render(&self.messages).context("the chat template rejected the conversation")?;
+        let prompt = self.template.render(&self.messages, true, &Map::new());
+        let prompt = prompt.context("the chat template rejected the conversation")?;
         let (n_tokens, n_context) = (self.tokenizer.encode_prompt(&prompt)?.len(), self.model.config().context_length);
         if n_tokens >= n_context {
             bail!(

@@ -16,6 +16,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 
 use super::exit::INTERRUPTED;
+use crate::tokenizer::panic_becomes_error;
 use crate::train::{Event as RunEvent, Interrupter};
 use crate::view::dashboard::{Board, Meter, draw};
 
@@ -203,7 +204,9 @@ fn take_terminal() -> io::Result<()> {
     HOOK.call_once(|| {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            restore_terminal();
+            if !panic_becomes_error() {
+                restore_terminal();
+            }
             print(panic);
         }));
     });

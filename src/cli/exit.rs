@@ -1,13 +1,15 @@
 //! Exit codes, error messages, and Ctrl-C.
 
-use std::io;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::{env, io};
 
 use anyhow::{Context, bail};
 
 use crate::config::ConfigError;
 use crate::format::cut_in_the_middle;
 use crate::run::log::ERROR;
+use crate::tokenizer::panic_becomes_error;
 
 pub(super) const DONE: u8 = 0;
 /// A failure that was reported on standard error.
@@ -27,6 +29,21 @@ pub(super) fn catching_panics(run: impl FnOnce() -> anyhow::Result<u8>) -> anyho
     panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         bail!("this is a bug in tinderbox\n  hint: please report the message above, and the command that led to it")
     })
+}
+
+/// Panics that become errors are not printed.
+pub(super) fn print_only_other_panics() {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if !panic_becomes_error() {
+            print(panic);
+        }
+    }));
+}
+
+/// The path of this program. On Linux it stays valid even if the file is replaced.
+pub(super) fn this_program() -> io::Result<PathBuf> {
+    if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { env::current_exe() }
 }
 
 /// The longest line of an error message, in characters: a line quoted from a file may be very long.

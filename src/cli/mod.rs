@@ -54,8 +54,12 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tinderbox_kernels::SimdLevel;
 
-use exit::{DONE, FAILED, MISUSE, catching_panics, describe, is_broken_pipe, is_misuse};
+use exit::{
+    DONE, FAILED, MISUSE, catching_panics, describe, is_broken_pipe, is_misuse, print_only_other_panics, this_program,
+};
 use print::note;
+
+use crate::tokenizer::{WITHIN_LIMITS, set_program, work_within_limits};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -92,10 +96,9 @@ enum Command {
     /// Serve trained models over an HTTP API compatible with OpenAI's
     #[cfg(feature = "serve")]
     Serve(serve::Args),
-    /// Render chat templates in a separate process of `serve`
-    #[cfg(feature = "serve")]
-    #[command(name = crate::serve::RENDER_CHATS, hide = true)]
-    RenderChats,
+    /// Render chat templates and try tokenizers, in a process that other commands start
+    #[command(name = WITHIN_LIMITS, hide = true)]
+    WithinLimits,
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
     /// Look inside a trained model
@@ -154,6 +157,7 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
     if command.trains() {
         keep_freed_memory();
     }
+    print_only_other_panics();
     ExitCode::from(catching_panics(|| run(command)).unwrap_or_else(|error| {
         if is_broken_pipe(&error) {
             return DONE; // the reader has closed the output
@@ -164,6 +168,7 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<u8> {
+    set_program(this_program()?);
     SimdLevel::current()?; // a wrong TINDERBOX_SIMD is reported before anything starts
     match command {
         Command::Init(args) => init::run(&args).map(|()| DONE),
@@ -175,8 +180,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Chat(args) => chat::run(&args).map(|()| DONE),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(&args).map(|()| DONE),
-        #[cfg(feature = "serve")]
-        Command::RenderChats => Ok(crate::serve::render_chats()),
+        Command::WithinLimits => Ok(work_within_limits()),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Import(args) => import::run(&args).map(|()| DONE),

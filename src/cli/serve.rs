@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::args::warn_if_slow;
-use super::exit::{INTERRUPTED, Misuse, on_ctrl_c};
+use super::exit::{INTERRUPTED, Misuse, on_ctrl_c, this_program};
 use super::numbers::{at_least_one, count, within};
 use super::print::note;
 use super::weights::Formats;
@@ -20,9 +20,9 @@ use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Adapters, Checkpoint, RunDir, RunError, Trained};
 use crate::serve::{
-    Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, RenderLimits, Server, Slots, TensorsError, is_origin,
-    unix_s,
+    Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Slots, TensorsError, is_origin, unix_s,
 };
+use crate::tokenizer::Limits;
 
 /// How long a stream may be silent. Proxies and clients close silent connections after 30 seconds or more.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -118,8 +118,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         keep_alive: KEEP_ALIVE,
         folder,
         open: args.later(),
-        program: this_program()?,
-        render: RenderLimits::default(),
+        program: this_program().context("cannot find the program itself")?,
+        render: Limits::default(),
     };
     let server = Server::bind(models, options)?;
     let stop = server.stop();
@@ -133,14 +133,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     note(format!("serving {} at http://{}", names.join(", "), server.address()));
     server.run();
     Ok(())
-}
-
-/// The path of this program. On Linux it stays valid even if the file is replaced.
-fn this_program() -> anyhow::Result<PathBuf> {
-    if cfg!(target_os = "linux") {
-        return Ok(PathBuf::from("/proc/self/exe"));
-    }
-    std::env::current_exe().context("cannot find the program itself")
 }
 
 fn origin(typed: &str) -> Result<String, String> {

@@ -7,12 +7,12 @@ use std::thread;
 use super::counters::Metrics;
 use super::inspectable::{Inspectable, OpenTensors};
 use super::limits::MAX_WAITING;
-use super::renderer::{RenderLimits, Renderer};
+use super::renderer::Renderer;
 use super::scheduler::{Queue, Scheduler, Slots};
 use crate::config::ModelConfig;
 use crate::generate::{LanguageModel, Vocabulary};
 use crate::run::RunDir;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Limits, Tokenizer};
 
 /// A model to serve.
 pub struct Model {
@@ -67,12 +67,7 @@ pub(super) struct LoadedModel {
 impl LoadedModel {
     /// Starts the thread of a model; returns the model, followed by those of its adapters. The thread ends once all of
     /// these are dropped and all sequences are finished. Processes of `program` render the chat template.
-    pub(super) fn start(
-        model: Model,
-        slots: Slots,
-        program: &Path,
-        render: RenderLimits,
-    ) -> std::io::Result<Vec<Arc<Self>>> {
+    pub(super) fn start(model: Model, slots: Slots, program: &Path, render: Limits) -> std::io::Result<Vec<Arc<Self>>> {
         let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run, adapted } = model;
         let config = model.config().clone();
         // Models of tensors do not speculate.

@@ -52,7 +52,6 @@ pub use self::inspectable::{OpenTensors, TensorsError};
 use self::loaded_model::LoadedModel;
 pub use self::loaded_model::{Adapted, Model};
 pub use self::options::{OpenModel, Options};
-pub use self::renderer::{COMMAND as RENDER_CHATS, RenderLimits, render_chats};
 pub use self::scheduler::Slots;
 use self::service::{Service, Shared};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::guard::ApiKeys;
 use super::loaded_model::Model;
-use super::renderer::RenderLimits;
 use super::scheduler::Slots;
+use crate::tokenizer::Limits;
 
 /// The settings of a server.
 pub struct Options {
@@ -28,7 +28,7 @@ pub struct Options {
     /// The `tinderbox` program, started as a separate process to render chat templates.
     pub program: PathBuf,
     /// The limits of that process.
-    pub render: RenderLimits,
+    pub render: Limits,
 }
 
 /// Opens the model of a run or a checkpoint, or returns the reason why it cannot.

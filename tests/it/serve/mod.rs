@@ -26,8 +26,8 @@ use serde_json::{Value, json};
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
 use tinderbox::generate::Generator;
 use tinderbox::model::Gpt;
-use tinderbox::serve::{ApiKeys, Model, Options, RenderLimits, Server, Slots, Stop};
-use tinderbox::tokenizer::Tokenizer;
+use tinderbox::serve::{ApiKeys, Model, Options, Server, Slots, Stop};
+use tinderbox::tokenizer::{Limits, Tokenizer};
 
 use crate::properties::{letters as tokenizer, lively};
 
@@ -76,7 +76,7 @@ impl Host {
             folder: None,
             open: Box::new(|_| panic!("there are no runs")),
             program: assert_cmd::cargo::cargo_bin!("tinderbox").into(),
-            render: RenderLimits::default(),
+            render: Limits::default(),
         });
         let server = Server::bind(models, options).expect("the system has a free port");
         let (address, stop) = (server.address(), server.stop());

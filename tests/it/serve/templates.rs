@@ -6,7 +6,8 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
 use serde_json::json;
-use tinderbox::serve::{Options, RenderLimits};
+use tinderbox::serve::Options;
+use tinderbox::tokenizer::Limits;
 
 use super::{Host, beside, chatting_with, letters, model};
 use crate::damage::{damaged, damages};
@@ -15,7 +16,7 @@ use crate::damage::{damaged, damages};
 const DEEP: usize = 100_000;
 
 /// Limits that no template here exceeds, besides the one that is set.
-const GENEROUS: RenderLimits = RenderLimits { time: Duration::from_mins(5), memory_mib: 1 << 20, stack: 8 << 20 };
+const GENEROUS: Limits = Limits { time: Duration::from_mins(5), memory_mib: 1 << 20, stack: 8 << 20, text: 1 << 20 };
 
 /// Templates as models have them.
 const USUAL: [&str; 5] = [
@@ -181,7 +182,7 @@ fn refused() -> Vec<String> {
 
 /// Serves these templates and asks each for a prompt. Meanwhile the server must stay healthy, and stop afterwards. Returns
 /// also how often it said so.
-fn ask_all(templates: &[String], render: RenderLimits) -> (Vec<Outcome>, usize) {
+fn ask_all(templates: &[String], render: Limits) -> (Vec<Outcome>, usize) {
     let gpt = letters();
     let named = |(idx, template): (usize, &String)| model(&format!("m{idx}"), &gpt, chatting_with(template));
     let models = templates.iter().enumerate().map(named).collect();
@@ -203,9 +204,9 @@ fn hostile_template_ends_only_its_own_process() {
     let kinds = [
         (Outcome::Rendered, GENEROUS, USUAL.map(str::to_owned).to_vec()),
         (Outcome::Refused, GENEROUS, refused()),
-        (Outcome::TooDeep, RenderLimits { stack: 1 << 20, ..GENEROUS }, deep()),
-        (Outcome::TooLarge, RenderLimits { memory_mib: 128, ..GENEROUS }, large()),
-        (Outcome::TooSlow, RenderLimits { time: Duration::from_millis(50), ..GENEROUS }, slow()),
+        (Outcome::TooDeep, Limits { stack: 1 << 20, ..GENEROUS }, deep()),
+        (Outcome::TooLarge, Limits { memory_mib: 128, ..GENEROUS }, large()),
+        (Outcome::TooSlow, Limits { time: Duration::from_millis(50), ..GENEROUS }, slow()),
     ];
     let mut n_healthy = 0;
     for (expected, limits, templates) in kinds {
@@ -228,6 +229,6 @@ fn thousand_damaged_templates_leave_server_alive() {
             let (usual, damages) = tree.current();
             String::from_utf8_lossy(&damaged(USUAL[usual].as_bytes(), &damages)).into_owned()
         });
-        ask_all(&templates.collect::<Vec<_>>(), RenderLimits::default());
+        ask_all(&templates.collect::<Vec<_>>(), Limits::default());
     }
 }

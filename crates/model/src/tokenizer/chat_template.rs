@@ -21,7 +21,7 @@ const NAME: &str = "chat_template";
 
 /// The chat template of a tokenizer as it was written, with the tokens that it may name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChatTemplateSource {
+pub(super) struct ChatTemplateSource {
     template: String,
     /// The BOS token, or empty.
     bos_token: String,
@@ -34,7 +34,7 @@ pub struct ChatTemplateSource {
 /// The steps of a template are limited, but not its depth nor the size of its values: parsing or rendering one that is
 /// not trusted may overflow the stack, fill the memory or never end.
 #[derive(Debug)]
-pub struct ChatTemplate {
+pub(super) struct ChatTemplate {
     environment: Environment<'static>,
     bos_token: String,
     eos_token: String,
@@ -65,14 +65,9 @@ impl Message {
     }
 }
 
-/// The reason why a template cannot be used, or does not take some messages.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ChatTemplateError(String);
-
 impl ChatTemplateSource {
     /// The chat template of a tokenizer; `None` if it has none.
-    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
+    pub(super) fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
         let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
         Some(Self {
             template: tokenizer.chat_template()?.to_owned(),
@@ -81,10 +76,10 @@ impl ChatTemplateSource {
         })
     }
 
-    /// Parses it.
-    pub fn parse(self) -> Result<ChatTemplate, ChatTemplateError> {
+    /// Parses it; fails if it is not valid Jinja.
+    pub(super) fn parse(self) -> Result<ChatTemplate, String> {
         let Self { template, bos_token, eos_token } = self;
-        let environment = environment(template).map_err(|error| ChatTemplateError(format!("{error:#}")))?;
+        let environment = environment(template).map_err(|error| format!("{error:#}"))?;
         Ok(ChatTemplate { environment, bos_token, eos_token })
     }
 }
@@ -122,25 +117,21 @@ fn without_generation(template: String) -> String {
 }
 
 impl ChatTemplate {
-    /// The text of a conversation, up to where the model's reply begins.
-    pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
-        self.render_with(messages, true, &serde_json::Map::new())
-    }
-
     /// The text of a conversation whose messages may be any values: up to where the model's reply begins, if
     /// `add_generation_prompt`, or up to where the last message ends. `variables` is an object with more
-    /// variables for the template, such as `tools` and `enable_thinking`; they replace none of the others.
-    pub fn render_with(
+    /// variables for the template, such as `tools` and `enable_thinking`; they replace none of the others. Fails if the
+    /// template does not take these messages.
+    pub(super) fn render_with(
         &self,
         messages: &[impl Serialize],
         add_generation_prompt: bool,
         variables: &impl Serialize,
-    ) -> Result<String, ChatTemplateError> {
+    ) -> Result<String, String> {
         let Self { environment, bos_token, eos_token } = self;
         let (messages, variables) = (Value::from(Serde(messages)), Value::from(Serde(variables)));
         let context = minijinja::context! { messages, add_generation_prompt, bos_token, eos_token, ..variables };
         let rendered = environment.get_template(NAME).and_then(|template| template.render(context));
-        rendered.map_err(|error| ChatTemplateError(error.detail().unwrap_or("it has an error").to_owned()))
+        rendered.map_err(|error| error.detail().unwrap_or("it has an error").to_owned())
     }
 }
 
@@ -191,10 +182,14 @@ impl Formatter for Spaced {
 mod tests {
     use super::*;
 
-    fn render(template: &str, messages: &[(&str, &str)]) -> Result<String, ChatTemplateError> {
+    fn render(template: &str, messages: &[(&str, &str)]) -> Result<String, String> {
         let messages: Vec<Message> = messages.iter().map(|(role, content)| Message::new(*role, *content)).collect();
         let [template, bos_token, eos_token] = [template, "<s>", "</s>"].map(str::to_owned);
-        ChatTemplateSource { template, bos_token, eos_token }.parse()?.render(&messages)
+        ChatTemplateSource { template, bos_token, eos_token }.parse()?.render_with(
+            &messages,
+            true,
+            &serde_json::Map::new(),
+        )
     }
 
     /// The template of SmolLM2-135M-Instruct, from its `tokenizer_config.json`.
@@ -239,7 +234,7 @@ mod tests {
     fn templates_may_refuse_and_must_terminate() {
         let refusing = "{% if messages[0].role != 'user' %}{{ raise_exception('Only users begin') }}{% endif %}";
         let error = render(refusing, &[("system", "a")]).expect_err("the template refuses");
-        assert!(error.to_string().contains("Only users begin"), "{error}");
+        assert!(error.contains("Only users begin"), "{error}");
         for endless in
             ["{% for i in range(100000) %}{% for j in range(100000) %}{{ i }}{% endfor %}{% endfor %}", "{{ a"]
         {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordlevel::WordLevel;
@@ -15,6 +16,7 @@ use tokenizers::tokenizer::{Model, ModelWrapper, TokenizerImpl};
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::TokenizerError;
+use super::parts::Part;
 
 /// The id limit of any file, however short it is.
 const MAX_IDS: u64 = 1 << 16;
@@ -38,20 +40,21 @@ const MODEL_KEYS: [&str; 12] = [
 /// Reads the tokenizer of a `tokenizer.json`; errors show `path`.
 pub(super) fn read(json: &str, path: &Path) -> Result<Tokenizer, TokenizerError> {
     let malformed = |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
+    let unsupported = |reason: String| TokenizerError::Unsupported { path: path.to_owned(), reason };
     let outline: Outline = serde_json::from_str(json).map_err(|error| {
         malformed(match error.is_data() {
             true => "it is JSON, but without a `model`, which holds the vocabulary".to_owned(),
             false => format!("not JSON: {error}"),
         })
     })?;
-    let Outline { model, added_tokens } = outline;
+    let Outline { model, added_tokens, normalizer, pre_tokenizer, decoder } = outline;
     let vocab = model.get("vocab").ok_or_else(|| malformed("its `model` has no `vocab`".to_owned()))?;
     let largest = vocab.largest.max(added_tokens.map_or(0, |tokens| tokens.largest));
     // The library allocates lists as long as the largest id.
     if largest > MAX_IDS.max(json.len() as u64) {
-        let reason = format!("it has the id {largest}, and is much too short for so many tokens");
-        return Err(TokenizerError::Unsupported { path: path.to_owned(), reason });
+        return Err(unsupported(format!("it has the id {largest}, and is much too short for so many tokens")));
     }
+    Part::all_of(normalizer, pre_tokenizer, decoder).into_iter().try_for_each(Part::check).map_err(unsupported)?;
     let has_more = model.keys().any(|key| !MODEL_KEYS.contains(&key.as_str()));
     let read = match model.get("type").and_then(|kind| kind.text.as_deref()) {
         _ if has_more => serde_json::from_str(json),
@@ -79,6 +82,12 @@ where
 struct Outline {
     model: BTreeMap<String, Summary>,
     added_tokens: Option<Summary>,
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    decoder: Value,
 }
 
 /// What reading a value leaves of it.

@@ -1,5 +1,7 @@
 //! A tokenizer of the `tokenizers` library, with a fast encoder where there is one.
 
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -133,6 +135,27 @@ impl Library {
         }
         Ok(ids)
     }
+}
+
+thread_local! {
+    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread would be one of the `tokenizers` library that becomes an error: a panic hook has nothing
+/// to report then.
+pub fn panic_becomes_error() -> bool {
+    IS_CAUGHT.get()
+}
+
+/// Calls the library, which panics at some files and texts; fails with the message.
+pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    let outer = IS_CAUGHT.replace(true);
+    let called = catch_unwind(AssertUnwindSafe(call));
+    IS_CAUGHT.set(outer);
+    called.map_err(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        format!("the tokenizers library fails at it: {}", message.unwrap_or("it panics"))
+    })
 }
 
 fn prepended(post_processor: &PostProcessorWrapper) -> Option<u32> {

@@ -6,13 +6,15 @@
 //! decoding (`stream`).
 
 mod byte_alphabet;
-#[cfg(feature = "chat-templates")]
+mod chat_renderer;
 mod chat_template;
 mod config;
 mod config_json;
 mod error;
 mod file;
 mod library;
+mod limited;
+mod parts;
 mod safe_splits;
 mod stream;
 mod table;
@@ -26,18 +28,39 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokenizers::DecoderWrapper;
 
-#[cfg(feature = "chat-templates")]
-pub use chat_template::{ChatTemplate, ChatTemplateError, ChatTemplateSource, Message};
+pub use chat_renderer::{ChatRenderer, RenderError};
+pub use chat_template::Message;
 pub use config::{TokenizerConfig, TokenizerKind};
 pub use config_json::TOKENIZER_CONFIG;
 pub use error::TokenizerError;
 pub use error::described_characters;
+pub use library::panic_becomes_error;
+pub use limited::{Limits, WITHIN_LIMITS, set_program, work_within_limits};
 pub use safe_splits::{LLAMA_3_PATTERN, QWEN2_PATTERN};
 pub use stream::DecodeStream;
 pub use train::{END_OF_TEXT, WordCounter};
 
 use config_json::TokenizerConfigJson;
-use library::{Encoder, Library};
+use library::{Encoder, Library, caught};
+
+/// The texts that a tokenizer is tried on when it is opened.
+const TRIED: [&str; 12] = [
+    "",
+    " ",
+    "a",
+    "The cat sat, 3 times (12:30)!\n\n\tdon't  ",
+    "<s></s><unk>[UNK][MASK]<|endoftext|>",
+    "e\u{301}\u{e9}\u{fb01}\u{fdfa}\u{2126}\u{130}\u{df}",
+    "\u{4e2d}\u{6587}\u{ac00}\u{1100}\u{1161}\u{3042}\u{645}\u{631}",
+    "\u{1f525}\u{1f468}\u{200d}\u{1f469}\u{fe0f}\u{1f1e9}\u{1f1ea}",
+    "\0\u{1}\u{7f}\u{85}\u{a0}\u{ad}\u{2028}\u{feff}\u{fffd}\u{10ffff}",
+    "\r\n \u{2581}\u{2581}_ \u{120}\u{10a}##ing",
+    "``quoted'' \u{201c}\u{2026}\u{201d} <0x41>",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+];
+
+/// The most tokens that a tokenizer is tried on when it is opened.
+const MAX_TRIED: usize = 4096;
 
 /// Converts text to token ids and back. Cheap to clone, and safe to share between threads.
 #[derive(Debug, Clone)]
@@ -128,6 +151,12 @@ impl Tokenizer {
 
     /// Reads the tokenizer of a `tokenizer.json`; errors show `path`.
     pub fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
+        let unsupported = |reason| TokenizerError::Unsupported { path: path.to_owned(), reason };
+        caught(|| Self::parse(text, path)).map_err(unsupported).flatten()
+    }
+
+    /// Reads a tokenizer and tries it; panics where the library does.
+    fn parse(text: String, path: &Path) -> Result<Self, TokenizerError> {
         let library = file::read(&text, path)?;
         if let Some(kind) = table::kind_of(&library) {
             return Ok(Self::made_here(library, kind));
@@ -136,7 +165,23 @@ impl Tokenizer {
             true => TokenizerKind::Bpe,
             false => TokenizerKind::File,
         };
-        Ok(Library::new(library, text, kind, path)?.into())
+        let tokenizer: Self = Library::new(library, text, kind, path)?.into();
+        tokenizer.try_out();
+        Ok(tokenizer)
+    }
+
+    /// Encodes and decodes texts and tokens of every sort.
+    fn try_out(&self) {
+        let added = self.inner.added.iter().take(MAX_TRIED);
+        let added: String = added.map(|(_, token)| format!(" {0}{0} ", token.content)).collect();
+        for text in TRIED.into_iter().chain([&*added]) {
+            if let Ok(ids) = self.encode_or_panic(text) {
+                self.decode_or_panic(&ids);
+            }
+        }
+        let n_ids = self.inner.vocab_size;
+        let ids: Vec<u32> = (0..).take(n_ids).step_by(n_ids.div_ceil(MAX_TRIED)).collect();
+        self.decode_or_panic(&ids);
     }
 
     /// Adds the content of a `tokenizer_config.json`; errors show `path`.
@@ -239,6 +284,11 @@ impl Tokenizer {
     /// # Errors
     /// If the text has characters without a token; the error names all of them.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let no_token = |reason| TokenizerError::NoToken { text: None, reason };
+        caught(|| self.encode_or_panic(text)).map_err(no_token).flatten()
+    }
+
+    fn encode_or_panic(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let library = &*self.inner;
         match &library.encoder {
             Encoder::Bytes => Ok(table::byte_ids(text.as_bytes(), library.end_of_text)),
@@ -285,13 +335,18 @@ impl Tokenizer {
         Some(text.len() - n_open).filter(|at| *at > 0)
     }
 
-    /// The text of ids, special tokens included. Bytes that are not UTF-8 become U+FFFD.
+    /// The text of ids, special tokens included. Bytes that are not UTF-8 become U+FFFD, and so do ids that the library
+    /// fails at.
     ///
     /// # Panics
     /// If an id is not below [`Tokenizer::vocab_size`].
     pub fn decode(&self, ids: &[u32]) -> String {
         let n_ids = self.vocab_size();
         assert!(ids.iter().all(|&id| (id as usize) < n_ids), "ids are below {n_ids}");
+        caught(|| self.decode_or_panic(ids)).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
+    }
+
+    fn decode_or_panic(&self, ids: &[u32]) -> String {
         match &self.inner.bytes {
             Some(bytes) => text_of(ids.iter().filter_map(|&id| bytes.get(id as usize)).flatten().copied().collect()),
             None if ids.is_empty() => String::new(), // some decoders need a last token

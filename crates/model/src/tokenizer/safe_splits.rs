@@ -47,7 +47,7 @@ pub const QWEN2_PATTERN: &str =
 
 /// Patterns in which a letter or number and the space after it are never in one word, and which look ahead only for
 /// `\s+(?!\S)`: besides Llama 3's and Qwen2's those of GPT-4o and GPT-2, as their files spell them.
-const KNOWN_PATTERNS: [&str; 4] = [
+pub(super) const KNOWN_PATTERNS: [&str; 4] = [
     LLAMA_3_PATTERN,
     QWEN2_PATTERN,
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",

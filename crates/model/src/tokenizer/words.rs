@@ -15,6 +15,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ahash::AHashMap;
 use aho_corasick::{AhoCorasick, MatchKind};
+use fancy_regex::Regex;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::{ModelWrapper, SplitDelimiterBehavior};
@@ -36,8 +37,9 @@ pub(super) struct WordEncoder {
 #[derive(Debug)]
 enum Pattern {
     Gpt2,
-    /// Each match is a word, and so is the text between matches.
-    Regex(SysRegex),
+    /// Each match is a word, and so is the text between matches. The library's own type ends silently where the search
+    /// gives up.
+    Regex(Regex),
 }
 
 impl WordEncoder {
@@ -123,7 +125,7 @@ impl Pattern {
                 let SplitPattern::Regex(pattern) = &split.pattern else { return None };
                 let is_plain = split.behavior == SplitDelimiterBehavior::Isolated
                     && !(split.invert || bytes.add_prefix_space || bytes.use_regex);
-                is_plain.then(|| SysRegex::new(pattern).ok().map(Self::Regex))?
+                is_plain.then(|| Regex::new(pattern).ok().map(Self::Regex))?
             }
             _ => None,
         }
@@ -145,14 +147,15 @@ impl Pattern {
             }
             Self::Regex(regex) => {
                 let mut done = 0;
-                for (start, end) in regex.find_iter(text).chain([(text.len(), text.len())]) {
-                    for word in [&text[done..start], &text[start..end]] {
-                        if !word.is_empty() {
-                            each(word)?;
-                        }
-                    }
-                    done = end;
+                let mut each = |word: &str| if word.is_empty() { Ok(()) } else { each(word) };
+                for found in regex.find_iter(text) {
+                    let found =
+                        found.map_err(|error| TokenizerError::NoToken { text: None, reason: error.to_string() })?;
+                    each(&text[done..found.start()])?;
+                    each(found.as_str())?;
+                    done = found.end();
                 }
+                each(&text[done..])?;
             }
         }
         Ok(())
@@ -300,7 +303,7 @@ mod tests {
                 });
                 pushed.map(|()| words).unwrap()
             };
-            prop_assert_eq!(words(Pattern::Gpt2), words(Pattern::Regex(SysRegex::new(PATTERN).unwrap())));
+            prop_assert_eq!(words(Pattern::Gpt2), words(Pattern::Regex(Regex::new(PATTERN).unwrap())));
         }
     }
 

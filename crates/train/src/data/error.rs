@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use tinderbox_model::tokenizer::{ChatTemplateError, TokenizerError};
+use tinderbox_model::tokenizer::{RenderError, TokenizerError};
 
 /// The reason why there is no corpus to train on.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ pub enum DataError {
     #[error(
         "the chat template of the model cannot be read: {0}\n  hint: import the model again, with a template that is valid Jinja"
     )]
-    ChatTemplate(#[source] ChatTemplateError),
+    ChatTemplate(#[source] RenderError),
     #[error("`{path}` has {n} records that can be used, and at least 2 are needed\n  hint: one is kept for validation")]
     TooFewRecords { path: PathBuf, n: usize },
     #[error(

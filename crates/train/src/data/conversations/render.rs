@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use super::Example;
 use super::record::Record;
 use crate::config::{GenerateConfig, TrainOn};
-use tinderbox_model::tokenizer::{ChatTemplate, ChatTemplateError, ChatTemplateSource, Tokenizer, TokenizerError};
+use tinderbox_model::tokenizer::{ChatRenderer, RenderError, Tokenizer, TokenizerError};
 
 /// Turns records into tokens.
 #[derive(Debug)]
 pub(super) struct Renderer<'a> {
     tokenizer: &'a Tokenizer,
-    template: Option<ChatTemplate>,
+    template: Option<ChatRenderer>,
     train_on: TrainOn,
     /// The ids of added tokens, such as `<|im_end|>`.
     added: BTreeSet<u32>,
@@ -32,8 +32,9 @@ impl<'a> Renderer<'a> {
         tokenizer: &'a Tokenizer,
         train_on: TrainOn,
         generate: &GenerateConfig,
-    ) -> Result<Self, ChatTemplateError> {
-        let template = ChatTemplateSource::from_tokenizer(tokenizer).map(ChatTemplateSource::parse).transpose()?;
+    ) -> Result<Self, RenderError> {
+        let template = ChatRenderer::of(tokenizer);
+        template.as_ref().map_or(Ok(()), ChatRenderer::parse)?;
         let added = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
         Ok(Self { tokenizer, template, train_on, added, ends: generate.ends(tokenizer) })
     }
@@ -87,7 +88,7 @@ impl<'a> Renderer<'a> {
 
     fn conversation(
         &self,
-        template: &ChatTemplate,
+        template: &ChatRenderer,
         messages: &[Value],
         tools: Option<&Value>,
         train_on: TrainOn,
@@ -95,7 +96,7 @@ impl<'a> Renderer<'a> {
         let variables: Map<String, Value> =
             tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
         let render = |n: usize, begins_answer: bool| {
-            template.render_with(&messages[..n], begins_answer, &variables).map_err(|error| {
+            template.render(&messages[..n], begins_answer, &variables).map_err(|error| {
                 format!(
                     "does not suit the chat template: {error}\n  hint: the template of the model decides which roles \
                          may follow each other"
