@@ -174,10 +174,7 @@ impl Form {
             Self::Text => String::from_utf8_lossy(prompt).into_owned().into_bytes(),
             Self::Terminal { has_colors } => {
                 let shown = self.text(prompt.to_vec());
-                match has_colors {
-                    true => paint::quiet(&String::from_utf8_lossy(&shown)).into_bytes(),
-                    false => shown,
-                }
+                if has_colors { paint::quiet(&String::from_utf8_lossy(&shown)).into_bytes() } else { shown }
             }
         }
     }

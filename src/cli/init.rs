@@ -146,9 +146,7 @@ fn config_name(args: &Args, text: &Path) -> String {
 }
 
 fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
-    let Some(path) = &args.output else {
-        return print(toml);
-    };
+    let Some(path) = &args.output else { return print(toml) };
     args.check_output()?; // the measurement took seconds
     output::write(path, toml)
 }

@@ -41,10 +41,7 @@ pub(super) fn note_each(kind: &str, lines: impl IntoIterator<Item = impl Display
 
 /// Prints a result. On a terminal, control characters are removed, since names and texts may come from untrusted files.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
-    match io::stdout().is_terminal() {
-        true => print_styled(&without_control(text)),
-        false => print_styled(text),
-    }
+    if io::stdout().is_terminal() { print_styled(&without_control(text)) } else { print_styled(text) }
 }
 
 /// The text with long lines wrapped between words, if the width is known.

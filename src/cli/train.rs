@@ -104,10 +104,7 @@ fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
 /// The devices of this process: all, or under a launcher the one selected by the local rank.
 fn own_devices(config: &Config, ranks: &Ranks) -> anyhow::Result<Vec<DeviceSpec>> {
     let devices = device::each(&config.train.device.parse()?);
-    Ok(match ranks.is_alone() {
-        true => devices,
-        false => vec![devices[ranks.index_on_host() % devices.len()]],
-    })
+    Ok(if ranks.is_alone() { devices } else { vec![devices[ranks.index_on_host() % devices.len()]] })
 }
 
 fn note_skipped(ranks: &Ranks, step: usize, skipped: &Skipped) {

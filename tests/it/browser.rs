@@ -380,9 +380,7 @@ impl Browser {
 
     /// Saves the whole page as a picture in the folder `TINDERBOX_SCREENSHOTS`, if that is set, for visual inspection.
     pub fn picture(&mut self, name: &str) {
-        let Some(folder) = std::env::var_os("TINDERBOX_SCREENSHOTS") else {
-            return;
-        };
+        let Some(folder) = std::env::var_os("TINDERBOX_SCREENSHOTS") else { return };
         // A picture of the whole page has no scroll bar, so that the page gets its width, too.
         let size = self.evaluate("[innerWidth, document.documentElement.scrollHeight]");
         let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});

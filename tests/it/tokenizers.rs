@@ -219,9 +219,7 @@ proptest! {
     fn split_text_keeps_ids(text in any_text(), more in any_text()) {
         for (name, tokenizer) in all() {
             let whole = text.clone() + &more;
-            let (Some(at), Some(whole_ids)) = (tokenizer.safe_split(&text), ids(tokenizer, &whole)) else {
-                continue;
-            };
+            let (Some(at), Some(whole_ids)) = (tokenizer.safe_split(&text), ids(tokenizer, &whole)) else { continue };
             prop_assert!(at > 0);
             let (left, right) = whole.split_at(at);
             let parts = [ids(tokenizer, left).unwrap(), ids(tokenizer, right).unwrap()].concat();

@@ -99,10 +99,7 @@ fn mean_loss(
         n_tokens += n;
     }
     let loss = total / n_tokens as f64;
-    match loss.is_finite() {
-        true => Ok((n_tokens, loss)),
-        false => Err(InspectError::NotFinite(LOGITS)),
-    }
+    if loss.is_finite() { Ok((n_tokens, loss)) } else { Err(InspectError::NotFinite(LOGITS)) }
 }
 
 /// The parts' mean values over rows and positions, by site: `[C]`, or `[H * D]` for heads.

@@ -94,10 +94,7 @@ pub(super) fn host_tensor<const D: usize>(x: Tensor<D>) -> Result<HostTensor, In
 /// Like [`host`], for values at `site`; an error if one is not finite.
 pub(super) fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectError> {
     let values = host(x)?;
-    match values.iter().all(|value| value.is_finite()) {
-        true => Ok(values),
-        false => Err(InspectError::NotFinite(site)),
-    }
+    if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(InspectError::NotFinite(site)) }
 }
 
 /// Reads one row of tokens, and calls `see(layer, head, weights)` with `[T, T]` weights, holding one layer's at a time.

@@ -161,10 +161,7 @@ impl Dropout {
         generator.fill_bytes(&mut bits);
         let bits = bits.as_chunks::<2>().0[skipped..].iter();
         for (scalar, bits) in scalars.iter_mut().zip(bits) {
-            *scalar *= match u16::from_le_bytes(*bits) < dropped_below {
-                true => 0.0,
-                false => scale,
-            };
+            *scalar *= if u16::from_le_bytes(*bits) < dropped_below { 0.0 } else { scale };
         }
     }
 }

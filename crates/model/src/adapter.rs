@@ -232,10 +232,7 @@ impl Adapter {
     /// The layer's weight, changed by the adapter.
     pub(crate) fn merged_into(&self, weight: Tensor<2>) -> Tensor<2> {
         let merged = low_rank::merged(weight.clone(), self.narrow(), self.scale, self.columns.clone());
-        match self.has_magnitude() {
-            true => merged * self.factors(weight).unsqueeze(),
-            false => merged,
-        }
+        if self.has_magnitude() { merged * self.factors(weight).unsqueeze() } else { merged }
     }
 
     /// The factors of the columns of the layer's output, `[out]`: the trained lengths over those of

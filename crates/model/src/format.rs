@@ -134,10 +134,7 @@ pub fn shell_word(word: impl AsRef<OsStr>) -> String {
 /// The text with terminal control characters (C0 and C1 except line breaks and tabs) replaced by U+FFFD.
 pub fn without_control(text: &str) -> Cow<'_, str> {
     let controls = |c: char| c.is_control() && c != '\n' && c != '\t';
-    match text.contains(controls) {
-        true => text.replace(controls, "\u{fffd}").into(),
-        false => text.into(),
-    }
+    if text.contains(controls) { text.replace(controls, "\u{fffd}").into() } else { text.into() }
 }
 
 /// Serializes a path as a text, in which U+FFFD replaces what is not UTF-8.

@@ -129,9 +129,7 @@ impl TokenArg {
 
     /// The position of the token, which may be past the prompt's end.
     pub(super) fn position(&self, prompt: &Prompt) -> Result<usize, InspectError> {
-        let Some(token) = &self.token else {
-            return Ok(prompt.len() - 1);
-        };
+        let Some(token) = &self.token else { return Ok(prompt.len() - 1) };
         if let Ok(position) = token.parse() {
             return Ok(position);
         }

@@ -78,10 +78,7 @@ pub(crate) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopp
     } else {
         let [table, charts] = Layout::horizontal([Constraint::Length(TABLE_WIDTH), Constraint::Fill(1)]).areas(metrics);
         draw_table(frame, table, board);
-        match is_wide {
-            true => draw_charts(frame, charts, board),
-            false => draw_chart(frame, charts, board, board.selected),
-        }
+        if is_wide { draw_charts(frame, charts, board) } else { draw_chart(frame, charts, board, board.selected) }
     }
     if is_large {
         draw_log(frame, log, board, false);
@@ -173,10 +170,7 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
     let right = |text: String| Cell::from(Line::from(text).right_aligned());
     let value = |curve: &Curve| right(curve.latest.map(number).unwrap_or_default());
     let rows = board.metrics.iter().enumerate().map(|(i, metric)| {
-        let (mark, style) = match i == board.selected {
-            true => ("▸ ", Modifier::BOLD),
-            false => ("  ", Modifier::empty()),
-        };
+        let (mark, style) = if i == board.selected { ("▸ ", Modifier::BOLD) } else { ("  ", Modifier::empty()) };
         let (name, unit, _) = METRICS[i];
         let unit = if is_narrow { "" } else { unit };
         Row::new([Cell::from(format!("{mark}{name}{unit}")), value(&metric.train), value(&metric.val)]).style(style)
@@ -212,10 +206,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
         Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(TRAIN).data(&metric.train.points);
     // Dots can be told from the line even without colours.
     let dots = Dataset::default().marker(Marker::Dot).style(VAL).data(&metric.val.points);
-    let datasets = match metric.val.points.is_empty() {
-        true => vec![line],
-        false => vec![line, dots],
-    };
+    let datasets = if metric.val.points.is_empty() { vec![line] } else { vec![line, dots] };
     let chart = Chart::new(datasets)
         .x_axis(Axis::default().style(QUIET).bounds([x_min, x_max]).labels([x_min, x_max].map(whole)))
         .y_axis(Axis::default().style(QUIET).bounds([bottom, top]).labels(marks.into_iter().map(|(_, label)| label)))

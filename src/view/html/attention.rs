@@ -113,10 +113,7 @@ fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, pac
 
 /// Checks the size of a page before it is built.
 pub fn check_size(mib: usize) -> Result<(), InspectError> {
-    match mib <= LIMIT_MIB {
-        true => Ok(()),
-        false => Err(InspectError::PageTooLarge { mib, limit_mib: LIMIT_MIB }),
-    }
+    if mib <= LIMIT_MIB { Ok(()) } else { Err(InspectError::PageTooLarge { mib, limit_mib: LIMIT_MIB }) }
 }
 
 /// The input of the scripts. Lists of numbers are not included, only their indices in [`Fragment::lists`], so that a

@@ -71,9 +71,7 @@ fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<
     let is_small = |n: &usize| attention_mib(config, &selection, *n) <= MOST_MIB;
     let most = PROMPT_TOKENS.rev().find(is_small);
     let n_tokens = most.unwrap_or(*PROMPT_TOKENS.start());
-    let Some(tokens) = text.texts().find(|tokens| !tokens.is_empty()) else {
-        return Ok(None);
-    };
+    let Some(tokens) = text.texts().find(|tokens| !tokens.is_empty()) else { return Ok(None) };
     let mut best: Option<(f64, Prompt)> = None;
     for words in candidates(tokens, tokenizer, config.context_length.min(n_tokens)) {
         // Text that the tokenizer does not round-trip is no reason to fail.

@@ -72,10 +72,7 @@ impl Axis {
     /// The position of a number; one outside the domain is outside the range.
     pub fn at(&self, number: f64) -> f64 {
         let ([low, high], [from, to]) = (self.domain, self.range);
-        match high > low {
-            true => from + (number - low) / (high - low) * (to - from),
-            false => f64::midpoint(from, to),
-        }
+        if high > low { from + (number - low) / (high - low) * (to - from) } else { f64::midpoint(from, to) }
     }
 
     /// Round numbers within the domain, with labels: roughly at most `most`, and at least `least` apart.
@@ -173,10 +170,7 @@ pub(crate) fn margin(low: f64, high: f64) -> f64 {
 /// At most `most` of the indices below `n`, evenly spaced, including the first and the last.
 pub(crate) fn spread(n: usize, most: usize) -> Vec<usize> {
     let most = most.max(2);
-    match n <= most {
-        true => (0..n).collect(),
-        false => (0..most).map(|i| i * (n - 1) / (most - 1)).collect(),
-    }
+    if n <= most { (0..n).collect() } else { (0..most).map(|i| i * (n - 1) / (most - 1)).collect() }
 }
 
 /// The series of a layer: the layers of a model are spread over all series, from first to last.

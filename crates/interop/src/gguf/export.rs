@@ -74,10 +74,7 @@ pub(super) fn check_new(path: &Path, overwrite: bool) -> Result<(), InteropError
     let others = others.into_iter().filter(|(_, is_foreign)| *is_foreign);
     let others: Vec<String> =
         others.map(|(path, _)| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
-    match others.is_empty() {
-        true => Ok(()),
-        false => Err(InteropError::InTheWay { path: folder_of(path).to_owned(), others }),
-    }
+    if others.is_empty() { Ok(()) } else { Err(InteropError::InTheWay { path: folder_of(path).to_owned(), others }) }
 }
 
 /// The type of a tensor if matrices are of the type `numbers`: vectors are always f32, and rows that are not whole

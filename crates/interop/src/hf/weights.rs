@@ -85,9 +85,7 @@ fn files(folder: &Folder) -> Result<Vec<PathBuf>, InteropError> {
         let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
         names.filter(|names| !names.is_empty())
     });
-    let Some(names) = names else {
-        return Err(damaged(&path, "its `weight_map` does not name the files of tensors"));
-    };
+    let Some(names) = names else { return Err(damaged(&path, "its `weight_map` does not name the files of tensors")) };
     let files = names
         .into_iter()
         .map(|name| folder.file(name)?.ok_or_else(|| damaged(&path, format!("it names `{name}`, which is not there"))));

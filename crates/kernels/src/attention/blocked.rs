@@ -102,10 +102,7 @@ impl Operation for InBlocks {
             }
         }
         let out = joined(out); // [B, H, T, D]
-        let saved = match wanted.any() {
-            true => vec![q, k, v, out.clone(), joined(maxima), joined(sums)],
-            false => Vec::new(),
-        };
+        let saved = if wanted.any() { vec![q, k, v, out.clone(), joined(maxima), joined(sums)] } else { Vec::new() };
         let saved = saved.into_iter().map(Tensor::into_dispatch).collect();
         (out.into_dispatch(), saved)
     }
@@ -211,10 +208,7 @@ struct QueryBlock {
 fn product(x: Tensor<4>, shared: Tensor<4>) -> Tensor<4> {
     let ([b, h, r, _], [_, h_kv, _, y]) = (x.dims(), shared.dims());
     let product = grouped(x, h_kv).matmul(shared); // [B, Hkv, G R, Y]
-    match h == h_kv {
-        true => product,
-        false => product.reshape([b, h, r, y]),
-    }
+    if h == h_kv { product } else { product.reshape([b, h, r, y]) }
 }
 
 /// The products of each head of `x: [B, H, R, X]`, transposed, with that of `y: [B, H, R, Y]`, summed over the heads of
@@ -229,10 +223,7 @@ fn transposed_product(x: Tensor<4>, y: Tensor<4>, h_kv: usize) -> Tensor<4> {
 /// Stacks the rows of heads that share keys: `[B, H, R, X]` -> `[B, Hkv, G R, X]`
 fn grouped(x: Tensor<4>, h_kv: usize) -> Tensor<4> {
     let [b, h, r, width] = x.dims();
-    match h == h_kv {
-        true => x,
-        false => x.reshape([b, h_kv, h / h_kv * r, width]),
-    }
+    if h == h_kv { x } else { x.reshape([b, h_kv, h / h_kv * r, width]) }
 }
 
 /// Adds a part for some of the keys to the sum so far, `[B, Hkv, S, D]`.
@@ -249,10 +240,7 @@ fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>, keys: &Range<usize>, s: us
 /// A range of rows of `x: [B, H, T, X]`; the full range is the tensor itself.
 fn narrow(x: &Tensor<4>, rows: &Range<usize>) -> Tensor<4> {
     let [_, _, t, _] = x.dims();
-    match rows.len() == t {
-        true => x.clone(),
-        false => x.clone().narrow(2, rows.start, rows.len()),
-    }
+    if rows.len() == t { x.clone() } else { x.clone().narrow(2, rows.start, rows.len()) }
 }
 
 /// Concatenates the rows of all blocks. Those of a single block are not copied.

@@ -80,9 +80,7 @@ pub fn attend(
     let t = stream.t;
     let out = out.resize(stream.n_rows);
     let with_positions = stream.samples.clone().filter(|sample| stream.first_rows[*sample].is_some());
-    let Some(capacity) = with_positions.map(|sample| cache.reserve(sample, t)).max() else {
-        return;
-    };
+    let Some(capacity) = with_positions.map(|sample| cache.reserve(sample, t)).max() else { return };
     assert_eq!(qkv.n_columns, heads.row(), "queries, keys and values");
     let width = heads.group() * head_dim;
     let [queries, head] = heads.sizes(t);
@@ -101,9 +99,7 @@ pub fn attend(
         .zip(buffers.scores.par_chunks_mut(n_kv_heads * scores))
         .zip(buffers.heads.par_chunks_mut(n_kv_heads * head))
         .for_each(|((((sample, first_row), sample_queries), sample_scores), sample_heads)| {
-            let Some(first_row) = *first_row else {
-                return;
-            };
+            let Some(first_row) = *first_row else { return };
             let (start, shape) = (sample.len(), sample.shape());
             let rotation = heads.rotation.map(|angles| angles.from(start));
             let [keys, values] = sample.layer(layer, n_kv_heads);

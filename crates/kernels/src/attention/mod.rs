@@ -257,9 +257,7 @@ pub fn attention_weights(
 ) -> Tensor<4> {
     // Queries are fewer scalars than scores.
     let scores = capped((q * scale).matmul(k.swap_dims(2, 3)), softcap); // [B, H, T, S]
-    let Some(blocked) = blocked else {
-        return activation::softmax(scores, 3);
-    };
+    let Some(blocked) = blocked else { return activation::softmax(scores, 3) };
     let blocked = blocked.expand(scores.dims());
     let scores = scores.mask_fill(blocked.clone(), BLOCKED);
     activation::softmax(scores, 3).mask_fill(blocked, 0.0)

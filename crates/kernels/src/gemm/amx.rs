@@ -58,10 +58,7 @@ impl MatrixUnit {
                 rest.fill([W::default(); WIDTH]);
                 columns = &padded;
             }
-            let n_columns = match F::WHOLE_PANELS {
-                true => WIDTH,
-                false => WIDTH.min(right.n_columns() - panel * WIDTH),
-            };
+            let n_columns = if F::WHOLE_PANELS { WIDTH } else { WIDTH.min(right.n_columns() - panel * WIDTH) };
             for row in (0..n_rows).step_by(ROWS) {
                 let n = ROWS.min(n_rows - row);
                 for i in 0..n {

@@ -25,9 +25,7 @@ pub(super) fn run<S: Simd, O: WithArithmetic<Element = Bf16x2>>(_: S, operation:
         16 if MatmulPrecision::Bf16.is_native() => V4::try_new(),
         _ => None,
     };
-    let Some(simd) = simd else {
-        return Some(operation);
-    };
+    let Some(simd) = simd else { return Some(operation) };
     // SAFETY: the CPU has the instructions of the level, which `simd` proves, and those for bfloat16.
     unsafe {
         compiled(Avx512Bf16(simd), operation);

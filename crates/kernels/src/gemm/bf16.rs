@@ -21,9 +21,7 @@ impl Element for Bf16x2 {
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
         #[cfg(target_arch = "x86_64")]
-        let Some(operation) = avx512_bf16::run(simd, operation) else {
-            return;
-        };
+        let Some(operation) = avx512_bf16::run(simd, operation) else { return };
         operation.with(Widened(simd));
     }
 

@@ -51,15 +51,9 @@ pub(super) unsafe fn add<A: Arithmetic, const R: usize, const V: usize>(
     // the functions require.
     unsafe {
         if const { A::Simd::F32_LANES == 16 } {
-            match instructions.avx512_vnni {
-                true => avx512_vnni::<R, V>(product, sums),
-                false => avx512::<R, V>(product, sums),
-            }
+            if instructions.avx512_vnni { avx512_vnni::<R, V>(product, sums) } else { avx512::<R, V>(product, sums) }
         } else {
-            match instructions.avx_vnni {
-                true => avx_vnni::<R, V>(product, sums),
-                false => avx2::<R, V>(product, sums),
-            }
+            if instructions.avx_vnni { avx_vnni::<R, V>(product, sums) } else { avx2::<R, V>(product, sums) }
         }
     }
 }

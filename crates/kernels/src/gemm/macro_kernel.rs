@@ -220,10 +220,7 @@ fn panels<
             tile::<A, L, 1, 4>(arithmetic, left, 0, at, &mut part, epilogue);
             continue;
         }
-        let n_columns = match F::WHOLE_PANELS {
-            true => WIDTH,
-            false => WIDTH.min(right.n_columns() - panel * WIDTH),
-        };
+        let n_columns = if F::WHOLE_PANELS { WIDTH } else { WIDTH.min(right.n_columns() - panel * WIDTH) };
         for column in (0..n_columns).step_by(V * A::Simd::F32_LANES) {
             let n_columns = n_columns - column;
             let at = PanelColumns { rows, first_column: panel * WIDTH, column, n_columns };

@@ -71,10 +71,7 @@ impl<E: Element> FeedForward<E> {
 
     /// The bias of a weight, given by its index; empty if there are no biases.
     fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
-        match self.has_bias {
-            true => values(&inputs[1 + self.n_weights() + weight]),
-            false => &[],
-        }
+        if self.has_bias { values(&inputs[1 + self.n_weights() + weight]) } else { &[] }
     }
 }
 

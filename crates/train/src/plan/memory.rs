@@ -165,10 +165,7 @@ fn fullest(
     // The largest tensors may be updated first, before any gradient is freed.
     let temporaries = weights.sum_of_largest(n_threads, |weight| config.optimizer.temporary_bytes(weight, is_fused));
     let update = MemoryBreakdown { gradients: bytes(weights), temporaries, ..MemoryBreakdown::default() };
-    match update.total() > held.total() {
-        true => ("the update of the weights", update),
-        false => (pass.peak_during, held),
-    }
+    if update.total() > held.total() { ("the update of the weights", update) } else { (pass.peak_during, held) }
 }
 
 fn bytes(tensors: &Tensors) -> f64 {

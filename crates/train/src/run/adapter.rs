@@ -133,10 +133,7 @@ impl AdapterOf {
         // `RUN/checkpoints/step-N`
         let root = dir.parent().and_then(Path::parent).unwrap_or(Path::new(""));
         let base = root.join(&self.base);
-        match base.join(MODEL).is_file() {
-            true => Ok(base),
-            false => Err(RunError::NoBase { adapter: dir.to_owned(), base }),
-        }
+        if base.join(MODEL).is_file() { Ok(base) } else { Err(RunError::NoBase { adapter: dir.to_owned(), base }) }
     }
 
     /// Compares the weights of the checkpoint `base` with those that the adapters in the checkpoint `dir` belong to.

@@ -314,10 +314,7 @@ impl Sweep<'_> {
             }
             let config = self.config_of(trial, setting).and_then(|config| {
                 let first = *runs.entry(equal_time::effective(&config).to_toml()).or_insert(trial);
-                match first == trial {
-                    true => Ok(config),
-                    false => Err(format!("it makes the same run as trial {first}")),
-                }
+                if first == trial { Ok(config) } else { Err(format!("it makes the same run as trial {first}")) }
             });
             if !self.logged().results.trials.contains_key(&trial) {
                 let entry = match &config {
@@ -371,9 +368,7 @@ impl Sweep<'_> {
             Some(step_ms) => Some(step_ms),
             None => self.measured(config, plan.jobs)?.step_ms,
         };
-        let Some(step_ms) = step_ms else {
-            return Ok(Err(cost.warning.unwrap_or_default()));
-        };
+        let Some(step_ms) = step_ms else { return Ok(Err(cost.warning.unwrap_or_default())) };
         let max_steps = steps_within(config, plan.full_s, step_ms);
         if max_steps == 0 {
             let (step, all) = (duration(step_ms / 1e3), duration(plan.full_s));

@@ -123,10 +123,7 @@ impl Products<'_> {
 
     pub(super) fn pack_into(&mut self, linear: &PackedLinear, of: Of, x: &PackedRows, out: &mut PackedRows) {
         let n_rows = self.n_rows;
-        match self.is_base_alone() {
-            true => linear.pack_into(x, out),
-            false => out.pack(self.hidden(linear, of, x), n_rows),
-        }
+        if self.is_base_alone() { linear.pack_into(x, out) } else { out.pack(self.hidden(linear, of, x), n_rows) }
     }
 
     /// Packs the activation of the product of `x` into `out`; see [`PackedLinear::activate`].
