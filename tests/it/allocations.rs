@@ -18,11 +18,10 @@ use tinderbox::run::{Checkpoint, TrainState};
 use tinderbox_kernels::DropoutKey;
 
 use crate::devices::ndarray;
-use crate::inference::wide;
+use crate::inference::{in_threads, wide};
 use crate::optimizers::{Matrix, parameter};
 use crate::properties::lively;
 
-/// The system allocator, with counters.
 struct Counting;
 
 thread_local! {
@@ -84,7 +83,6 @@ pub fn most_held<T>(f: impl FnOnce() -> T) -> (usize, T) {
     ((MOST_HELD.get() - before).cast_unsigned(), out)
 }
 
-/// The number of blocks that this thread has allocated so far.
 pub fn allocations() -> usize {
     ALLOCATIONS.get()
 }
@@ -115,8 +113,7 @@ fn checkpoints_are_written_and_read_tensor_by_tensor() {
 
 #[test]
 fn decoding_allocates_nothing() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
-    pool.expect("a thread can be started").install(|| {
+    in_threads(1, || {
         for (kind, precision) in (0..3).flat_map(|kind| Precision::ALL.map(|one| (kind, one))) {
             let gpt = lively(&wide(kind), 1, &Device::flex());
             let mut decoder = Decoder::new(Arc::new(Engine::new(gpt, precision)), 3, 150);
@@ -152,8 +149,7 @@ fn muon_update_holds_planned_bytes() {
         let role = widths.try_into().map_or(Role::Up, Role::Qkv);
         let row = parameter("weight".to_owned(), shape.to_vec(), role);
         // A new thread has no panel buffers yet.
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
-        let held = pool.install(|| {
+        let held = in_threads(1, || {
             let mut optimizer = Optimizer::new(&config, [row.clone()], MatmulPrecision::F32);
             let gradient = Tensor::<1>::ones([shape[0] * shape[1]], &Device::flex());
             let gradients = Gradients::from_named(BTreeMap::from([("weight".to_owned(), gradient)]));
@@ -170,8 +166,7 @@ fn muon_update_holds_planned_bytes() {
 /// Bytes that `f` leaves allocated while its result is held.
 fn kept<T>(f: impl FnOnce() -> T + Send) -> f64 {
     // On one thread, whose allocations are counted.
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
-    pool.expect("a thread can be started").install(|| {
+    in_threads(1, || {
         let before = live_bytes();
         let held = f();
         let kept = live_bytes() - before;

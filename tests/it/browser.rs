@@ -22,10 +22,8 @@ use crate::fixtures::fs;
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// How long a reply may take on the slowest machine before the browser counts as hung.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// The height of the window, in pixels.
 const HEIGHT: u32 = 900;
 
-/// The reader's theme preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
     Light,
@@ -150,7 +148,6 @@ impl Browser {
         id
     }
 
-    /// Sends a command and waits for its reply.
     fn command(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params);
         loop {
@@ -179,7 +176,6 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", json!({"features": [feature]}));
     }
 
-    /// Opens a file and waits until it is loaded.
     pub fn open(&mut self, file: &Path) {
         let file = file.canonicalize().expect("the page is there");
         // Via a blank page: a reopened page is scrolled to its earlier position some time after it is loaded.
@@ -193,7 +189,6 @@ impl Browser {
         self.navigate(address);
     }
 
-    /// Reloads the page.
     pub fn reload(&mut self) {
         let address = self.evaluate("location.href");
         self.visit(address.as_str().expect("an address"));
@@ -286,14 +281,12 @@ impl Browser {
         (x, y)
     }
 
-    /// Clicks on that element.
     pub fn click(&mut self, selector: &str) {
         let (x, y) = self.point(selector);
         self.mouse("mousePressed", x, y);
         self.mouse("mouseReleased", x, y);
     }
 
-    /// Clicks at a place of the window.
     pub fn click_at(&mut self, [x, y]: [f64; 2]) {
         for event in ["mouseMoved", "mousePressed", "mouseReleased"] {
             self.mouse(event, x, y);
@@ -314,7 +307,6 @@ impl Browser {
         self.mouse("mouseReleased", x(to), at(1));
     }
 
-    /// Points at nothing.
     pub fn point_away(&mut self) {
         self.mouse("mouseMoved", 1.0, 1.0);
     }
@@ -354,7 +346,6 @@ impl Browser {
         self.evaluate(overflow).as_f64().expect("a number")
     }
 
-    /// All problems since the last call.
     pub fn take_problems(&mut self) -> Vec<String> {
         self.evaluate("0"); // earlier events are reported before this reply
         self.drain();

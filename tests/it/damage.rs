@@ -33,14 +33,12 @@ use crate::fixtures::{Folder, Model, Place, copy, files, fs, import, text};
 /// A change to some bytes: its kind, two places, a length and a number.
 pub type Damage = (u8, [Index; 2], usize, u64);
 
-/// A few damages to one file.
 pub fn damages() -> impl Strategy<Value = Vec<Damage>> {
     let sizes = vec![0, 1, 1 << 20, 400_000_000, 1 << 31, 1 << 40, u64::MAX];
     let numbers = prop_oneof![prop::sample::select(sizes), 0..70_u64, any::<u64>()];
     prop::collection::vec((0..10_u8, any::<[Index; 2]>(), 1..200_usize, numbers), 1..6)
 }
 
-/// `whole` after all damages in turn.
 pub fn damaged(whole: &[u8], damages: &[Damage]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for (kind, places, n, number) in damages {
@@ -101,7 +99,6 @@ pub fn cases(n: u32) -> ProptestConfig {
 /// The memory allowed for any file, however short.
 const SMALL: usize = 16 << 20;
 
-/// The size of long files.
 const LONG: usize = 12 << 20;
 
 /// `piece` with a number for each `#`, repeated up to `n_bytes`.

@@ -18,7 +18,6 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// Trains longer than any test runs.
 const LONG: [&str; 4] = ["--set", "train.max_steps=1000000", "--set", "train.checkpoint_interval=0"];
 
-/// A run of a few seconds.
 const SHORT: [&str; 4] = ["--set", "train.max_steps=20", "--set", "train.checkpoint_interval=0"];
 
 fn saved_step(folder: &Folder) -> usize {
@@ -45,7 +44,6 @@ fn command(folder: &Folder, more: &[&str]) -> CommandBuilder {
     command
 }
 
-/// A program running in a terminal.
 struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     master: Box<dyn MasterPty + Send>,
@@ -95,7 +93,6 @@ impl Terminal {
         shown.parser.screen().clone()
     }
 
-    /// Waits until the screen satisfies `is_so`, and returns its text.
     fn wait(&self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) -> String {
         let began = Instant::now();
         loop {
@@ -113,7 +110,6 @@ impl Terminal {
         self.wait(words, |screen| screen.contents().contains(words))
     }
 
-    /// Waits until the dashboard shows the loss of an evaluation.
     fn wait_for_an_evaluation(&self) -> String {
         self.wait("evaluated", |screen| values(&screen.contents(), "loss (nats/token)").len() == 2)
     }
@@ -178,7 +174,6 @@ impl Drop for Terminal {
     }
 }
 
-/// Escape sequences for the alternate screen and the cursor.
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
@@ -191,7 +186,6 @@ fn nonzero(n: u16) -> NonZeroU16 {
     NonZeroU16::new(n).expect("not 0")
 }
 
-/// The values of a metric in the metrics table.
 fn values(screen: &str, name: &str) -> Vec<String> {
     let row = screen
         .lines()

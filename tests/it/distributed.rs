@@ -36,7 +36,6 @@ fn mpirun(folder: &Folder) -> Command {
     command
 }
 
-/// The arguments to train tiny.toml with these settings in the folder `run`.
 fn train(run: &str, settings: &[&str]) -> Vec<String> {
     [&["train", "tiny.toml", "--run-dir", run], &*set(settings)].concat().into_iter().map(str::to_owned).collect()
 }
@@ -172,7 +171,6 @@ fn process_without_peers_is_refused() {
     assert!(!folder.path("runs").exists());
 }
 
-/// The process of a rank, given the process id of the launcher `mpirun`.
 fn process_of_rank(mpirun: u32, rank: usize) -> u32 {
     let children = Command::new("pgrep").args(["-P", &mpirun.to_string()]).output().expect("pgrep is there");
     let children = String::from_utf8(children.stdout).expect("numbers");

@@ -30,7 +30,11 @@ fn settings(max_new_tokens: usize, stop: &[&str]) -> GenerateConfig {
 }
 
 fn alone(model: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64) -> String {
-    let generator = Generator::new(model, &letters(), settings, "abc", sample).expect("a prompt");
+    spelled(model, &letters(), settings, sample)
+}
+
+fn spelled(model: impl Into<LanguageModel>, tokenizer: &Tokenizer, settings: &GenerateConfig, sample: u64) -> String {
+    let generator = Generator::new(model, tokenizer, settings, "abc", sample).expect("a prompt");
     generator.collect::<Result<_, _>>().expect("the model generates")
 }
 
@@ -149,16 +153,14 @@ fn end_of_text_token_ends_completion() {
     for sample in 0..6 {
         let settings = settings(60, &[]);
         let endless = alone(&gpt, &settings, sample);
-        let generator = Generator::new(&gpt, &ending, &settings, "abc", sample).expect("a prompt");
-        let text: String = generator.collect::<Result<_, _>>().expect("the model generates");
+        let text = spelled(&gpt, &ending, &settings, sample);
         assert_eq!(text, endless.split('k').next().expect("at least one part"));
         n_ended += usize::from(text.len() < 60);
     }
     assert!(n_ended > 2, "most texts of so lively a model have a k");
     let settings = settings(60, &["b"]);
     let stopped = alone(&gpt, &settings, 1);
-    let generator = Generator::new(&gpt, &ending, &settings, "abc", 1).expect("a prompt");
-    let text: String = generator.collect::<Result<_, _>>().expect("the model generates");
+    let text = spelled(&gpt, &ending, &settings, 1);
     assert_eq!(text, stopped.split('k').next().expect("at least one part"), "whichever comes first");
 }
 
@@ -168,8 +170,7 @@ fn padding_rows_are_never_generated() {
     let padded = tokenizer.padded_to(Some(ALPHABET.len())).expect("more rows than ids");
     let gpt = model(PositionKind::Rope);
     for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt))] {
-        let generator = Generator::new(model, &padded, &settings(200, &[]), "abc", 0).expect("a prompt");
-        let text: String = generator.collect::<Result<_, _>>().expect("the model generates");
+        let text = spelled(model, &padded, &settings(200, &[]), 0);
         assert_eq!(text.len(), 200, "every token is a letter: {text}");
     }
 }

@@ -51,7 +51,7 @@ fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], tolerance: f32) {
     }
 }
 
-fn in_threads<T: Send>(n: usize, f: impl FnOnce() -> T + Send) -> T {
+pub fn in_threads<T: Send>(n: usize, f: impl FnOnce() -> T + Send) -> T {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build();
     pool.expect("threads can be started").install(f)
 }
@@ -167,7 +167,6 @@ const OTHER_VALUES: &str = r#"
     pre_norm = false
     rope_local_theta = 50.0
 "#;
-/// The keys that matter only in training.
 const TRAINING_ONLY: [&str; 2] = ["zero_init_projections", "dropout"];
 
 /// A new key fails here until it has a value, and the engine supports it.

@@ -29,7 +29,6 @@ pub fn inspect(folder: &Folder, subcommand: &str, args: &[&str]) -> Value {
     folder.json(&[&["inspect", subcommand, "runs/tiny", "--format", "json"], args].concat())
 }
 
-/// A page that the program writes.
 pub fn page(folder: &Folder, args: &[&str]) -> PathBuf {
     let html = ["--format", "html", "--output", "page.html"];
     assert_eq!(folder.succeed(&[&["inspect"], args, &html].concat()), "", "a file is written, and nothing else");

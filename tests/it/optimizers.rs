@@ -28,7 +28,6 @@ struct Scale {
     weight: Param<Tensor<1>>,
 }
 
-/// The parameters of the optimizer fixture: two matrices, two vectors.
 #[derive(Module, Debug)]
 struct Toy {
     embedding: Matrix,
@@ -36,7 +35,6 @@ struct Toy {
     norm: Scale,
 }
 
-/// A row of the table of parameters.
 pub fn parameter(path: String, shape: Vec<usize>, role: Role) -> Parameter {
     Parameter { path, shape, role, initial: Initial::Constant(0.0), is_trained: true }
 }
@@ -164,7 +162,6 @@ pub fn check_muon(device: &Device) {
     expect_state(&fixture, &optimizer);
 }
 
-/// The matrices in the fixture of Muon's variants.
 #[derive(Module, Debug)]
 struct Matrices {
     wide: Matrix,
@@ -239,7 +236,6 @@ fn muon_variants_repeat_reference_updates() {
     }
 }
 
-/// An optimizer of `kind` after one step of the Muon fixture.
 fn after_one_step(kind: OptimizerKind) -> Optimizer {
     let (setup, fixture) = MuonFixture::read();
     let config = OptimizerConfig { kind, ..setup.optimizer.clone() };

@@ -23,7 +23,6 @@ struct GptFixture {
     vocab_size: usize,
 }
 
-/// The model of a fixture, with its weights.
 pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
     let text = std::fs::read_to_string(format!("tests/fixtures/gpt/{name}.json")).expect("the fixture exists");
     let GptFixture { model, vocab_size } = serde_json::from_str(&text).expect("a model config");
@@ -68,7 +67,6 @@ pub fn checked_gradients(gpt: &Gpt, fixture: &Fixture) -> Gradients {
     Gradients::take(gpt, loss.backward())
 }
 
-/// Records the attention weights of each block.
 #[derive(Default)]
 struct Weights(BTreeMap<usize, Vec<f32>>);
 

@@ -41,7 +41,6 @@ pub fn folder() -> Folder {
     folder
 }
 
-/// The JSON object that a command prints.
 pub fn json(folder: &Folder, args: &[&str]) -> Value {
     folder.json(&[args, &["--json"]].concat())
 }

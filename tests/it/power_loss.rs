@@ -40,7 +40,6 @@ struct Node {
     flushed_names: BTreeMap<String, usize>,
 }
 
-/// The fate of unflushed bytes of a file.
 #[derive(Clone, Copy, Debug)]
 enum Unflushed {
     Kept,
@@ -128,7 +127,6 @@ impl Disk {
         }
     }
 
-    /// The folders with unflushed names.
     fn unflushed_folders(&self) -> Vec<usize> {
         let folders = self.nodes.iter().enumerate().filter(|(_, node)| node.names != node.flushed_names);
         folders.map(|(idx, _)| idx).collect()
@@ -179,7 +177,6 @@ impl Node {
     }
 }
 
-/// A change recorded by the recorder.
 struct Change<'a> {
     name: &'a str,
     inode: u64,
@@ -201,7 +198,6 @@ fn changes(mut record: &[u8]) -> Vec<Change<'_>> {
     changes
 }
 
-/// Records what the program did while training in `folder`.
 fn record(folder: &Folder) -> Vec<u8> {
     let elsewhere = tempfile::tempdir().expect("a temporary directory");
     let [library, record] = ["recorder.so", "record"].map(|name| elsewhere.path().join(name));

@@ -19,10 +19,8 @@ use crate::fixtures::{expect_close, host};
 
 pub const VOCAB_SIZE: usize = 11;
 
-/// A letter for each token.
 pub const ALPHABET: &str = "abcdefghijk";
 
-/// The tokenizer of these letters.
 pub fn letters() -> Tokenizer {
     Tokenizer::char_from_alphabet(ALPHABET.chars()).expect("an alphabet")
 }
@@ -183,7 +181,6 @@ pub fn tensor(tokens: &[i32], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(tokens.to_vec(), [1, tokens.len()]), device)
 }
 
-/// Tokens with some repetition.
 pub fn tokens(n: usize, seed: i32) -> Vec<i32> {
     (0..n as i32).map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32)).collect()
 }

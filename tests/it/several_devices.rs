@@ -37,7 +37,6 @@ fn several_devices_repeat_run_of_one() {
     }
 }
 
-/// The largest difference between the losses of two runs.
 fn apart(place: &Place, one: &str, other: &str) -> f64 {
     largest_difference(&losses(place, one), &losses(place, other))
 }
