@@ -14,7 +14,7 @@ use super::print::note;
 use super::weights::Formats;
 use crate::config::ModelConfig;
 use crate::device::DeviceSpec;
-use crate::format::{first_line, size};
+use crate::format::{first_line, grouped, size};
 use crate::interop::open_adapters;
 use crate::measure::Machine;
 use crate::plan::Writing;
@@ -107,6 +107,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         std::iter::once(model.name.clone()).chain(adapted).collect::<Vec<_>>()
     };
     let mut names: Vec<String> = models.iter().flat_map(names).collect();
+    for Model { name, model, .. } in &models {
+        let [token, context] = [1, u64::MAX].map(|n_tokens| model.config().cache_bytes(n_tokens));
+        let (n, token, context) = (args.parallel, grouped(token), size(context));
+        note(format!("{name}: {n} slots, each of {token} bytes for a token, {context} for a full context"));
+    }
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));

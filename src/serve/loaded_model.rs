@@ -73,7 +73,7 @@ impl LoadedModel {
         // Models of tensors do not speculate.
         let is_engine = matches!(model, LanguageModel::Engine(_));
         let slots = Slots { speculate: if is_engine { slots.speculate } else { 0 }, ..slots };
-        let (queue, scheduler) = Scheduler::new(model, tokenizer.clone(), slots, MAX_WAITING);
+        let (queue, scheduler) = Scheduler::new(model, tokenizer.clone(), slots, MAX_WAITING)?;
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let renderer = Arc::new(Renderer::new(program, render, &tokenizer));
         let (queue, vocabulary) = (Arc::new(queue), Arc::default());

@@ -17,10 +17,11 @@ const COUNTERS: [Counter; 3] = [
     ("written_tokens_total", "Tokens generated.", |it| &it.generated_tokens),
 ];
 
-const GAUGES: [Gauge; 3] = [
+const GAUGES: [Gauge; 4] = [
     ("waiting_texts", "Sequences that wait for a slot.", |it| it.queue.n_waiting()),
     ("busy_places", "Slots in use.", |it| it.queue.n_busy()),
     ("places", "All slots.", |it| it.slots.n),
+    ("cache_bytes", "Memory of keys and values.", |it| it.queue.cache_bytes()),
 ];
 
 /// The page `/metrics`: the models, and the number of responses by status.

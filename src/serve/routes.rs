@@ -119,7 +119,10 @@ fn api() -> Described {
         .returns(object(json!({"prompt": {"type": "string"}})));
     api.get("/health", get(async |State(service): State<Shared>| health(&service)))
         .summary("Whether the server responds; needs no key")
-        .returns(object(json!({"status": {"type": "string", "enum": ["ok"]}})));
+        .returns(object(json!({
+            "status": {"type": "string", "enum": ["ok"]},
+            "models": {"type": "array", "items": {"type": "object"}},
+        })));
     api.get("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
         .summary("Counters, for Prometheus")
         .returns(json!({"text/plain": {"schema": {"type": "string"}}}));
@@ -185,12 +188,24 @@ fn describing(describe: fn(&LoadedModel) -> Value) -> MethodRouter<Shared> {
     })
 }
 
+/// Whether all threads run, and the memory of the slots of each model in memory. The models have no names here, since
+/// nobody needs a key.
 fn health(service: &Service) -> Result<Response, ApiError> {
     service.begin()?;
-    match service.library.loaded().iter().find(|model| !model.queue.is_open()) {
-        None => Ok(json_response(json!({"status": "ok"}).to_string())),
-        Some(model) => Err(ApiError::unavailable(format!("the thread of `{}` has ended", model.name))),
+    let loaded = service.library.loaded();
+    if let Some(model) = loaded.iter().find(|model| !model.queue.is_open()) {
+        return Err(ApiError::unavailable(format!("the thread of `{}` has ended", model.name)));
     }
+    let memory = |model: &Arc<LoadedModel>| {
+        json!({
+            "slots": model.slots.n,
+            "slot_bytes_per_token": model.config.cache_bytes(1),
+            "slot_bytes_per_context": model.config.cache_bytes(u64::MAX),
+            "cache_bytes": model.queue.cache_bytes(),
+        })
+    };
+    let bases = loaded.iter().filter(|model| model.adapters.is_none());
+    Ok(json_response(json!({"status": "ok", "models": bases.map(memory).collect::<Vec<_>>()}).to_string()))
 }
 
 fn metrics_page(service: &Service) -> Response {

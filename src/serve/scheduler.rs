@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use burn::tensor::TensorReadError;
+use tokio::runtime::{self, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
 
 use super::counters::Metrics;
 use super::error::ApiError;
@@ -18,6 +20,9 @@ use crate::tokenizer::Tokenizer;
 
 /// The maximum number of tokens of a prompt read between two tokens of the other sequences (chunked prefill).
 const CHUNK: usize = 128;
+
+/// An idle model keeps the keys and values of its last sequences for this time, for requests that continue them.
+const KEEP_CACHED: Duration = Duration::from_mins(5);
 
 /// The settings of the sequences of a request.
 #[derive(Clone, Debug)]
@@ -85,6 +90,7 @@ pub(super) struct Queue {
 struct Load {
     n_waiting: AtomicUsize,
     busy_slots: AtomicUsize,
+    cache_bytes: AtomicUsize,
 }
 
 impl Queue {
@@ -104,6 +110,11 @@ impl Queue {
     /// The number of slots in use.
     pub(super) fn n_busy(&self) -> usize {
         self.load.busy_slots.load(Ordering::Relaxed)
+    }
+
+    /// The bytes of memory that keys and values take now.
+    pub(super) fn cache_bytes(&self) -> usize {
+        self.load.cache_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether the thread of the model is still running.
@@ -136,6 +147,10 @@ pub(super) struct Scheduler {
     /// In the order in which they came.
     waiting: VecDeque<SequenceRequest>,
     load: Arc<Load>,
+    /// See [`KEEP_CACHED`].
+    keep_cached: Duration,
+    /// Waits for requests.
+    timer: Runtime,
 }
 
 /// A sequence with a slot.
@@ -149,11 +164,18 @@ struct Active {
 
 impl Scheduler {
     /// A scheduler with these slots, and its queue of up to `max_waiting` sequences.
-    pub(super) fn new(model: LanguageModel, tokenizer: Tokenizer, slots: Slots, max_waiting: usize) -> (Queue, Self) {
+    pub(super) fn new(
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        slots: Slots,
+        max_waiting: usize,
+    ) -> std::io::Result<(Queue, Self)> {
+        let timer = runtime::Builder::new_current_thread().enable_time().build()?;
         let (sender, requests) = unbounded_channel();
         let (batch, waiting, load) = (empty_batch(&model, slots), VecDeque::new(), Arc::<Load>::default());
         let queue = Queue { requests: sender, load: load.clone(), max_waiting };
-        (queue, Self { model, slots, batch, tokenizer, requests, waiting, load })
+        let keep_cached = KEEP_CACHED;
+        Ok((queue, Self { model, slots, batch, tokenizer, requests, waiting, load, keep_cached, timer }))
     }
 
     /// Generates until the queue is closed and empty.
@@ -171,13 +193,21 @@ impl Scheduler {
                 self.batch = empty_batch(&self.model, self.slots); // its cache may be incomplete
             }
             self.load.busy_slots.store(self.batch.len(), Ordering::Relaxed);
+            self.load.cache_bytes.store(self.batch.cache_bytes(), Ordering::Relaxed);
         }
     }
 
     /// Receives queued sequences; waits for them if no sequence is active. False once none can follow.
     fn receive(&mut self) -> bool {
         if self.waiting.is_empty() && self.batch.is_empty() {
-            match self.requests.blocking_recv() {
+            let Self { requests, timer, keep_cached, .. } = &mut *self;
+            let soon = timer.block_on(async { timeout(*keep_cached, requests.recv()).await });
+            let next = soon.unwrap_or_else(|_| {
+                self.batch.forget();
+                self.load.cache_bytes.store(0, Ordering::Relaxed);
+                self.requests.blocking_recv()
+            });
+            match next {
                 Some(request) => self.waiting.extend(request),
                 None => return false,
             }
@@ -304,7 +334,6 @@ impl Active {
 #[cfg(test)]
 mod tests {
     use std::thread;
-    use std::time::Duration;
 
     use burn::tensor::Device;
 
@@ -334,19 +363,43 @@ mod tests {
         ((0..n).map(sequence).collect(), receiver)
     }
 
-    fn started(n_slots: usize) -> Queue {
+    fn started(n_slots: usize, keep_cached: Duration) -> Queue {
         let tokenizer = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("the alphabet is valid");
         let config = ModelConfig { d_model: 16, n_layers: 1, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
         let model = Gpt::new(&config.with_derived(), tokenizer.vocab_size(), 7, &Device::flex());
         let slots = Slots { n: n_slots, speculate: 0 };
-        let (queue, scheduler) = Scheduler::new((&model).into(), tokenizer, slots, 100);
+        let started = Scheduler::new((&model).into(), tokenizer, slots, 100);
+        let (queue, mut scheduler) = started.expect("a timer needs nothing");
+        scheduler.keep_cached = keep_cached;
         thread::spawn(|| scheduler.run());
         queue
     }
 
     #[test]
+    fn idle_model_frees_its_cache() {
+        let mut held = Vec::new();
+        for keep_cached in [KEEP_CACHED, Duration::ZERO] {
+            let queue = started(2, keep_cached);
+            assert_eq!(queue.cache_bytes(), 0);
+            for _ in 0..2 {
+                let (sequences, mut events) = request(2, 1, 3);
+                queue.submit(sequences).expect("the queue has room");
+                while events.blocking_recv().is_some() {}
+            }
+            let began = Instant::now();
+            while (queue.cache_bytes() == 0) == (keep_cached == KEEP_CACHED) {
+                assert!(began.elapsed() < Duration::from_mins(1), "{keep_cached:?}: {}", queue.cache_bytes());
+                thread::yield_now();
+            }
+            held.push(queue.cache_bytes());
+        }
+        // Two slots of a layer, each with memory for 32 positions of two heads, padded to 32 scalars.
+        assert_eq!(held, [2 * 32 * 2 * 2 * 32 * 4, 0]);
+    }
+
+    #[test]
     fn panic_fails_only_active_sequences() {
-        let queue = started(2);
+        let queue = started(2, KEEP_CACHED);
         for _ in 0..2 {
             let (wrong, mut events) = request(1, 1_000_000, 3); // no request has such a token
             queue.submit(wrong).expect("the queue has room");
@@ -365,7 +418,7 @@ mod tests {
 
     #[test]
     fn requests_take_turns() {
-        let queue = started(2);
+        let queue = started(2, KEEP_CACHED);
         let (many, mut of_many) = request(90, 1, 400);
         queue.submit(many).expect("the queue has room");
         of_many.blocking_recv().expect("the first request starts");

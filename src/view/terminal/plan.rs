@@ -3,7 +3,7 @@
 use crate::config::{Config, precision_remark};
 use crate::data::Records;
 use crate::format::{duration, fixed, grouped, milliseconds, percent, short, size, whole};
-use crate::plan::{Distributed, Exchanges, FinetunePlan, Memory, Plan, Time, Vocabulary};
+use crate::plan::{Distributed, Exchanges, FinetunePlan, Memory, Plan, SlotMemory, Time, Vocabulary};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
 pub fn plan_table(plan: &Plan, config: &Config) -> String {
@@ -50,6 +50,7 @@ pub fn finetune_plan_table(plan: &FinetunePlan, config: &Config) -> String {
     row(&mut text, "tokens per step", &whole(plan.tokens_per_step), "on average, padding included");
     row(&mut text, "of the largest batch", &grouped(plan.largest_batch as u64), "");
     row(&mut text, "checkpoint", &size(plan.checkpoint_bytes), "");
+    slot(&mut text, plan.slot);
     let Some(cost) = &plan.measured else { return text };
     heading(&mut text, "measured", "steps with the largest batch");
     if let Some(peak) = cost.peak {
@@ -185,6 +186,11 @@ fn memory(text: &mut String, plan: &Plan) {
         }
         None => row(text, "this device", "not known", "its driver and its pools come on top"),
     }
+    slot(text, plan.slot);
+}
+
+fn slot(text: &mut String, SlotMemory { per_token, per_context }: SlotMemory) {
+    row(text, "a served context", &size(per_context), &format!("{} bytes for each token", grouped(per_token)));
 }
 
 fn disk(text: &mut String, plan: &Plan) {

@@ -45,6 +45,22 @@ fn half_a_body_does_not_delay_stopping() {
     }
 }
 
+#[test]
+fn health_tells_memory_of_slots() {
+    let host = Host::new(4);
+    // Keys and values of two heads, each padded to 32 scalars, in two layers.
+    let told = |cache_bytes: usize| {
+        let slots = json!({"slots": 4, "slot_bytes_per_token": 1024, "slot_bytes_per_context": 32 * 1024});
+        let expected = super::changed(&slots, json!({"cache_bytes": cache_bytes}));
+        assert_eq!(host.get("/health").json(200)["models"], json!([expected]));
+    };
+    told(0);
+    host.complete(&json!({"prompt": "abc", "n": 3, "max_tokens": 4}));
+    host.wait_until_idle();
+    told(3 * 32 * 1024);
+    assert_eq!(host.metric("tinderbox_cache_bytes{model=\"letters\"}"), 3 * 32 * 1024);
+}
+
 /// The memory of a process in MiB.
 #[cfg(target_os = "linux")]
 fn memory(server: &crate::fixtures::Started) -> u64 {
@@ -135,4 +151,33 @@ fn slow_clients_make_room() {
         server.press_ctrl_c();
         server.finish();
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "it makes a model of 135 million parameters: scripts/soak.sh memory"]
+fn short_completions_take_little_memory() {
+    let folder = Folder::new();
+    let shape = ["d_model=576", "n_layers=30", "n_heads=9", "n_kv_heads=3", "d_ff=1536", "vocab_size=49152"];
+    let kinds = ["position=\"rope\"", "norm=\"rms_norm\"", "mlp=\"swiglu\"", "context_length=64"];
+    let model = shape.into_iter().chain(kinds).map(|setting| format!("model.{setting}"));
+    let train = ["max_steps=1", "batch_size=1", "eval_batches=1", "sample_tokens=0"];
+    let train = train.map(|setting| format!("train.{setting}"));
+    let settings: Vec<String> = model.chain(train).chain(["tokenizer.kind=\"byte\"".to_owned()]).collect();
+    folder.train_as("runs/smol", &settings.iter().map(String::as_str).collect::<Vec<_>>());
+    // No weight depends on the context, and a step of 8192 tokens would take minutes.
+    let config = folder.read("runs/smol/config.toml").replace("context_length = 64", "context_length = 8192");
+    folder.write("runs/smol/config.toml", config);
+    let (server, port) = program(&folder, &["runs/smol", "--weights", "int8"]);
+    let before = memory(&server);
+    thread::scope(|scope| {
+        for seed in 0..16 {
+            let body = json!({"prompt": format!("Once upon a time {seed}"), "max_tokens": 8, "seed": seed});
+            scope.spawn(move || ask(port, "POST", "/v1/completions", &body).json(200));
+        }
+    });
+    let (after, health) = (memory(&server), ask(port, "GET", "/health", &Value::Null).json(200));
+    println!("{before} MiB before, {after} MiB after 16 completions of 8 tokens; {health}");
+    assert!(after < 400, "{after} MiB");
+    server.kill();
 }

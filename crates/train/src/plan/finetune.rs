@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::PlanError;
+use super::{PlanError, SlotMemory};
 use crate::config::{Config, FinetuneMethod};
 use crate::data::{Batch, BatchSource, DataError, Draw, Records};
 use crate::optimizer::BatchSchedule;
@@ -42,6 +42,7 @@ pub struct FinetunePlan {
     /// The number of tokens of the largest micro-batch, padding included.
     pub largest_batch: usize,
     pub checkpoint_bytes: u64,
+    pub slot: SlotMemory,
     /// The steps that were measured; `None` if none were.
     pub measured: Option<FinetuneCost>,
     /// The machine's memory; `None` if unknown, as on a GPU.
@@ -103,6 +104,7 @@ pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Res
         tokens_per_step: all / train.max_steps as f64,
         largest_batch: sizes[largest],
         checkpoint_bytes: 4 * (trained_parameters + state),
+        slot: SlotMemory::new(&config.model),
         measured: None,
         machine: device.backend.is_cpu().then(Machine::here).flatten(),
     };

@@ -31,7 +31,7 @@ pub use text::Vocabulary;
 pub use time::{Measured, Time};
 pub use tinderbox_kernels::Operations;
 
-use crate::config::{Config, MatmulPrecision};
+use crate::config::{Config, MatmulPrecision, ModelConfig};
 use crate::data::{DataError, Estimate};
 use crate::train::{TrainError, precision};
 use tensors::Tensors;
@@ -82,6 +82,7 @@ pub struct Plan {
     pub flops_per_token: Compute,
     pub run: RunCounts,
     pub memory: Memory,
+    pub slot: SlotMemory,
     pub disk: Disk,
     /// The duration of the run; `None` if nothing was measured.
     pub time: Option<Time>,
@@ -90,6 +91,20 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// The problems found, each with a hint.
     pub warnings: Vec<String>,
+}
+
+/// The memory of the keys and values of one sequence, of which the server has several at once. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
+pub struct SlotMemory {
+    pub per_token: u64,
+    pub per_context: u64,
+}
+
+impl SlotMemory {
+    fn new(model: &ModelConfig) -> Self {
+        Self { per_token: model.cache_bytes(1), per_context: model.cache_bytes(u64::MAX) }
+    }
 }
 
 /// Whether other programs can read the model, as the crate that knows them says.
@@ -150,6 +165,7 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
         flops_per_token,
         run,
         memory,
+        slot: SlotMemory::new(&config.model),
         disk,
         time,
         distributed: None,
