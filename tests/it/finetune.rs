@@ -1,5 +1,6 @@
 //! Fine-tuning: adapters and all weights, exact resuming, what a checkpoint holds, and the commands.
 
+use std::sync::{Arc, Mutex};
 #[cfg(unix)]
 use std::{
     io::{BufRead, BufReader, Write},
@@ -15,14 +16,14 @@ use tinderbox::finetune::ChatFormat;
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, Lora, Target};
 use tinderbox::optimizer::Gradients;
-use tinderbox::run::{Trained, locate};
-use tinderbox::train::{Interrupter, Start, TrainError, evaluate, train_on};
+use tinderbox::run::{RunDir, Trained, locate};
+use tinderbox::train::{Event, Interrupter, Start, TrainError, evaluate, train_on};
 use tinderbox_kernels::Targets;
 
 use crate::devices::{ndarray, wgpu};
 #[cfg(unix)]
 use crate::fixtures::signal;
-use crate::fixtures::{Folder, Place, fs, largest_difference, losses_of, number, silent};
+use crate::fixtures::{Folder, Place, fs, largest_difference, losses_of, number, observed, silent};
 
 /// A model of bytes that ends an answer with its end-of-text token.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\
@@ -40,12 +41,21 @@ fn records() -> String {
     (0..24).map(record).collect()
 }
 
+/// The settings of the run `base`.
+const BASE: [&str; 7] = [
+    "model.position=\"rope\"",
+    "model.norm=\"rms_norm\"",
+    "model.mlp=\"swiglu\"",
+    "model.bias=false",
+    "tokenizer.kind=\"byte\"",
+    "tokenizer.end_of_text=true",
+    "model.context_length=64",
+];
+
 /// A place with the run `base`, of ten steps, and records.
 fn place() -> Place {
     let place = Place::new();
-    let llama = ["model.position=\"rope\"", "model.norm=\"rms_norm\"", "model.mlp=\"swiglu\"", "model.bias=false"];
-    let settings = ["tokenizer.kind=\"byte\"", "tokenizer.end_of_text=true", "model.context_length=64"];
-    place.trained("base", &[&llama[..], &settings].concat());
+    place.trained("base", &BASE);
     let companion = serde_json::json!({"chat_template": TEMPLATE, "eos_token": "<|endoftext|>"});
     fs::write(place.path("base/tokenizer_config.json"), companion.to_string());
     fs::write(place.path("records.jsonl"), records());
@@ -698,4 +708,39 @@ fn signals_end_chat_that_waits_for_line() {
         assert_eq!(status.code(), Some(130), "{name}");
         drop(stdin);
     }
+}
+
+#[test]
+fn checkpoints_that_adapters_need_are_kept() {
+    let place = place();
+    let trained_on = |run: &str| {
+        let config = place.config(&[&BASE[..], &["train.max_steps=30", "train.keep_checkpoints=1"]].concat());
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let noted = notes.clone();
+        let summary = observed(place.job(run, config, Start::Resume), move |event, _| {
+            if let Event::Started(started) = event {
+                noted.lock().expect("nobody panicked").extend(started.changed.clone());
+            }
+        });
+        summary.expect("the run resumes");
+        let notes = notes.lock().expect("nobody panicked");
+        notes.iter().any(|note| note.contains("the adapters of"))
+    };
+    crate::fixtures::copy(&place.path("base"), &place.path("alone"));
+    assert!(!trained_on("alone") && !place.path("alone/checkpoints/step-000010").exists(), "nothing needs it");
+    let elsewhere = "elsewhere/too";
+    for run in ["tuned", elsewhere] {
+        place.train(run, config(&place, &["train.max_steps=1"]), Start::New, None).expect("the run trains");
+    }
+    assert!(trained_on("base"));
+    let is_whole = |run: &str| Trained::open(&place.path(run), None).is_ok();
+    assert!(is_whole("tuned") && is_whole(elsewhere));
+    // A run is not replaced until nothing needs it.
+    let replaced = || RunDir::check_new(&place.path("base"), true);
+    for run in ["tuned", elsewhere] {
+        let error = replaced().expect_err("adapters need it").to_string();
+        assert!(error.contains("step-000010` is not removed") && error.contains("hint: "), "{error}");
+        fs::remove_dir_all(place.path(run));
+    }
+    replaced().expect("nothing needs it");
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::dependents::{record, seen_from};
 use super::layout::{MODEL, locate};
 use super::{RunError, cannot_read};
 use crate::data::hexadecimal;
@@ -122,10 +123,8 @@ impl AdapterOf {
     /// Adapters of a run at `root` on the checkpoint `base`.
     pub fn new(base: &Path, root: &Path, lora: Lora) -> Result<Self, RunError> {
         let base_sha256 = sha256_of(&base.join(MODEL))?;
-        let [base, root] = [base, root].map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
-        let beside = root.parent().and_then(|folder| base.strip_prefix(folder).ok());
-        let base = beside.map_or_else(|| base.clone(), |inside| Path::new("..").join(inside));
-        Ok(Self { base, base_sha256, lora })
+        record(base, root);
+        Ok(Self { base: seen_from(root, base), base_sha256, lora })
     }
 
     /// The base's checkpoint, for adapters in the checkpoint `dir`.

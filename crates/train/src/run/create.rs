@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::dependents::check_unneeded;
 use super::layout::{
     CHECKPOINTS, CONTENTS, FILES, LAST, LOCK, RunDir, TENSORBOARD, TOKENIZER, TOKENIZER_CONFIG, is_run, step_of,
     steps_in,
@@ -21,6 +22,10 @@ impl RunDir {
         } else if !is_run(root) {
             Err(RunError::NotEmpty(root.to_owned()))
         } else if overwrite || !has_steps(&Self::open(root)?) {
+            steps_in(&root.join(CHECKPOINTS))
+                .unwrap_or_default()
+                .iter()
+                .try_for_each(|(_, dir)| check_unneeded(dir))?;
             refuse(root, others(root)?)
         } else {
             Err(RunError::Exists(root.to_owned()))
@@ -87,7 +92,7 @@ impl RunDir {
     }
 
     /// Saves a checkpoint, points `last` and `best` at the right ones, and removes those that are no longer kept:
-    /// all but the `keep` latest and the best. `usize::MAX` keeps all.
+    /// all but the `keep` latest, the best, and those that adapters need. `usize::MAX` keeps all.
     pub fn save(&self, checkpoint: &Checkpoint, keep: usize) -> Result<PathBuf, RunError> {
         let (step, best) = (checkpoint.state.step, checkpoint.state.best.map(|best| best.step));
         let dir = self.checkpoint(step);
@@ -97,7 +102,8 @@ impl RunDir {
             self.set_best(best)?;
         }
         let steps = steps_in(&self.checkpoints())?;
-        for (_, path) in steps.into_iter().rev().skip(keep.max(1)).filter(|(step, _)| Some(*step) != best) {
+        let is_kept = |step, path: &Path| Some(step) == best || check_unneeded(path).is_err();
+        for (_, path) in steps.into_iter().rev().skip(keep.max(1)).filter(|(step, path)| !is_kept(*step, path)) {
             remove_dir(&path).map_err(cannot_write(&path))?;
         }
         Ok(dir)

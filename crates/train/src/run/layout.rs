@@ -39,8 +39,10 @@ pub(super) const LOCK: &str = ".lock";
 pub(super) const MODEL: &str = "model.safetensors";
 pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(super) const STATE: &str = "state.json";
+/// The runs whose adapters need the checkpoint.
+pub(super) const NEEDED_BY: &str = "needed-by";
 /// Every file of a checkpoint.
-pub(super) const FILES: [&str; 3] = [MODEL, OPTIMIZER, STATE];
+pub(super) const FILES: [&str; 4] = [MODEL, OPTIMIZER, STATE, NEEDED_BY];
 
 /// Everything that `--overwrite` removes, the config last. The lock file stays.
 pub(super) const CONTENTS: [&str; 17] = [

@@ -8,6 +8,7 @@ mod before_and_after;
 mod checkpoint;
 mod create;
 mod curves;
+mod dependents;
 mod info;
 pub mod layout;
 mod listing;
@@ -64,6 +65,11 @@ pub enum RunError {
         listed(others.iter().map(|path| path.display()))
     )]
     Others { root: PathBuf, others: Vec<PathBuf> },
+    #[error(
+        "`{checkpoint}` is not removed, since the adapters of `{by}` need it\n  hint: choose another place with --run-dir, \
+         or remove `{by}` once you do not need it; `tinderbox merge` makes a run of it that needs no base"
+    )]
+    Needed { checkpoint: PathBuf, by: PathBuf },
     #[error("another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir")]
     Busy(PathBuf),
     #[error(

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use super::dependents::check_unneeded;
 use super::layout::{BEST, LAST, step_of, steps_in};
 use super::{Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write};
 use tinderbox_model::disk::{is_partial, remove_dir, remove_left_over};
@@ -51,6 +52,8 @@ impl RunDir {
     /// a crash. Forgets the best checkpoint if it is gone or damaged, and returns a line about it if damaged.
     pub(crate) fn cut_back_to(&self, state: &mut TrainState) -> Result<Option<String>, RunError> {
         let folder = self.checkpoints();
+        let later = steps_in(&folder)?.into_iter().filter(|(step, _)| *step > state.step);
+        later.map(|(_, dir)| check_unneeded(&dir)).collect::<Result<(), _>>()?;
         for entry in fs::read_dir(&folder).map_err(cannot_read(&folder))? {
             let path = entry.map_err(cannot_read(&folder))?.path();
             if step_of(&path).is_some_and(|found| found > state.step) {

@@ -268,7 +268,8 @@ fn resume(
         (None, Some(ValSplit::End)) => None, // by another name
         (earlier, given) => given.or(earlier),
     };
-    let [refused, changed] = differences(&earlier, &config);
+    let [refused, mut changed] = differences(&earlier, &config);
+    changed.extend(run.needed_checkpoints()?);
     refuse(refused)?;
     let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;
     let max_steps = config.train.max_steps;
