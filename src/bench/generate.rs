@@ -42,6 +42,9 @@ pub struct GenerateSpeed {
 }
 
 /// Reads a synthetic prompt and continues it greedily, `rounds` times after a warm-up round.
+///
+/// # Errors
+/// If the tokens do not fit the context, or the device fails.
 pub fn measure(model: &LanguageModel, sizes: GenerateSizes, rounds: usize) -> anyhow::Result<GenerateSpeed> {
     let GenerateSizes { batch_size, prompt_tokens, new_tokens } = sizes;
     let context_length = model.config().context_length;

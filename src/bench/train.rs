@@ -58,6 +58,10 @@ pub struct TrainSpeed {
 }
 
 /// Times training steps of `config`. The memory is that of this process, which must have done nothing else.
+///
+/// # Errors
+/// If the device does not support the config's precision, the text cannot be used, the memory is too small, or the
+/// device fails.
 pub fn measure(
     config: &Config,
     text: TokenSource,

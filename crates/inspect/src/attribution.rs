@@ -75,6 +75,9 @@ impl std::fmt::Display for Component {
 
 impl Attribution {
     /// Decomposes the logit of `answer` after the token at `position`, minus that of `against` or the mean of all.
+    ///
+    /// # Errors
+    /// If `position` is past the prompt, both answers are the same, or in the same cases as [`capture()`].
     pub fn new(
         model: &Gpt,
         prompt: &Prompt,

@@ -128,6 +128,9 @@ impl FirstHead {
 }
 
 /// The layer and head in which a token looks furthest back with the largest weight.
+///
+/// # Errors
+/// If there is no such token, or in the same cases as [`super::capture()`].
 pub fn head_of_token(
     model: &Gpt,
     tokenizer: &Tokenizer,

@@ -71,6 +71,10 @@ pub struct ContextWord {
 
 impl Embeddings {
     /// Follows `word` through a model in each of `prompts`, along with the words of `context` that occur there.
+    ///
+    /// # Errors
+    /// If the word is missing from a prompt, there are fewer than two prompts and nothing in `context`, a word of
+    /// `context` is in none of them, or as for [`capture()`].
     pub fn new(model: &Gpt, prompts: &[Prompt], word: &str, context: &[String]) -> Result<Self, InspectError> {
         if prompts.len() < 2 && context.is_empty() {
             return Err(InspectError::NothingToCompare(word.to_owned()));

@@ -102,6 +102,9 @@ impl Projection {
 
 impl Explanation {
     /// Follows the token at `token` through one head.
+    ///
+    /// # Errors
+    /// If there is no such layer, head or token, or as for [`capture()`].
     pub fn new(model: &Gpt, prompt: &Prompt, [layer, head, token]: [usize; 3]) -> Result<Self, InspectError> {
         let config = model.config();
         HeadSelection::new(Some(layer), Some(head), config)?;

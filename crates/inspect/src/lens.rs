@@ -131,6 +131,9 @@ pub struct Answer {
 
 impl Answer {
     /// The token whose text is `text`.
+    ///
+    /// # Errors
+    /// If the text has unknown characters, or is not exactly one token.
     pub fn read(text: &str, tokenizer: &Tokenizer) -> Result<Self, InspectError> {
         let ids = tokenizer.encode(text);
         let ids = ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
@@ -141,6 +144,9 @@ impl Answer {
     }
 
     /// The most probable token after the one at `position`.
+    ///
+    /// # Errors
+    /// If there is no such position, or the device fails.
     pub fn likeliest(
         model: &Gpt,
         tokenizer: &Tokenizer,

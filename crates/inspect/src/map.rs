@@ -44,6 +44,9 @@ pub struct MappedToken {
 
 impl EmbeddingMap {
     /// Maps the `n_tokens` most frequent tokens; `counts` has the number of occurrences of each id, `[V]`.
+    ///
+    /// # Errors
+    /// If fewer than three tokens occur, or the device fails.
     pub fn new(model: &Gpt, tokenizer: &Tokenizer, counts: &[u64], n_tokens: usize) -> Result<Self, InspectError> {
         let mut ids: Vec<u32> = (0..).zip(counts).filter(|(_, n)| **n > 0).map(|(id, _)| id).collect();
         ids.sort_by_key(|id| std::cmp::Reverse(counts[*id as usize])); // stable

@@ -28,6 +28,9 @@ pub struct HeadSelection {
 
 impl HeadSelection {
     /// Selects one layer or all, and one head or all.
+    ///
+    /// # Errors
+    /// If the layer or head is out of range.
     pub fn new(layer: Option<usize>, head: Option<usize>, config: &ModelConfig) -> Result<Self, InspectError> {
         let range = |what, index: Option<usize>, of, n| match index {
             Some(index) if index >= n => Err(InspectError::OutOfRange { what, index, of, n }),

@@ -53,6 +53,10 @@ pub struct Patched {
 impl Patching {
     /// Reads `prompt` with each part's values replaced by those of a pass over `from`, and measures the logit of the
     /// first of `answers` minus that of the second after the token at `position`.
+    ///
+    /// # Errors
+    /// In the same cases as [`Patching::check`] and [`capture()`], if both answers are the same, or if their difference
+    /// is the same after both prompts.
     pub fn new(
         model: &Gpt,
         [prompt, from]: [&Prompt; 2],
@@ -111,6 +115,9 @@ impl Patching {
     }
 
     /// Checks that two prompts can be compared at a prediction.
+    ///
+    /// # Errors
+    /// If their lengths differ, `position` is past their end, or they are equal up to it.
     pub fn check([prompt, from]: [&Prompt; 2], position: usize) -> Result<(), InspectError> {
         if prompt.len() != from.len() {
             return Err(InspectError::UnequalLengths { prompt: prompt.len(), from: from.len() });

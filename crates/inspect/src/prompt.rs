@@ -24,6 +24,9 @@ pub struct Prompt {
 
 impl Prompt {
     /// Reads a text, or its end if it is longer than the context.
+    ///
+    /// # Errors
+    /// If the text is empty, or cannot be encoded.
     pub fn read(text: &str, tokenizer: &Tokenizer, context_length: usize) -> Result<Self, InspectError> {
         let mut ids = tokenizer.encode_prompt(text).map_err(InspectError::Prompt)?;
         if ids.is_empty() {

@@ -8,6 +8,7 @@
     test,
     allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
 )]
+#![allow(clippy::missing_errors_doc, reason = "every error is an `InteropError`, whose messages say when it happens")]
 
 mod adapter;
 pub mod convert;

@@ -28,6 +28,9 @@ pub(crate) fn matrix(x: &FlexTensor) -> Matrix<'_> {
 /// Calls `f` with the elements of `x` and returns its result. Burn's CPU backend lends them; other devices copy them to
 /// the host first.
 ///
+/// # Errors
+/// If the device fails.
+///
 /// # Shapes
 /// `x: [n]`, without autodiff
 pub fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> Result<R, TensorReadError> {

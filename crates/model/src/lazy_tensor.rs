@@ -143,6 +143,9 @@ impl LazyTensor {
     }
 
     /// Passes the values to `sink`, row-major, in pieces of any length.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is too short, if the device fails, or if `sink` returns an error.
     pub fn stream(&self, sink: Sink<'_>) -> io::Result<()> {
         match &self.storage {
             Storage::Device(tensor) => kernels::with_values(tensor, sink).map_err(io::Error::other)?,
@@ -160,6 +163,9 @@ impl LazyTensor {
     }
 
     /// Reads the tensor into host memory.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is too short, or the device fails.
     pub fn read(&self) -> io::Result<HostTensor> {
         let mut values = Vec::with_capacity(self.n_numbers());
         self.stream(&mut |piece| {
@@ -170,6 +176,9 @@ impl LazyTensor {
     }
 
     /// Writes the values, row-major and little-endian, each rounded to the nearest number in `dtype`.
+    ///
+    /// # Errors
+    /// If writing fails, or for the reasons of [`LazyTensor::read`].
     pub fn write_to(&self, out: &mut dyn Write, dtype: Dtype) -> io::Result<()> {
         let mut bytes = Vec::new();
         self.stream(&mut |values| {

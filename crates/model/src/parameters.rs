@@ -86,6 +86,9 @@ pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
 }
 
 /// Reads tensors into host memory.
+///
+/// # Errors
+/// For the reasons of [`LazyTensor::read`].
 pub fn to_host(tensors: &BTreeMap<String, LazyTensor>) -> io::Result<BTreeMap<String, HostTensor>> {
     tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.read()?))).collect()
 }
@@ -96,6 +99,9 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
 }
 
 /// Replaces each parameter of the model with the tensor that `value` returns for its name and shape.
+///
+/// # Errors
+/// If a value is missing or has another shape.
 pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor>) -> Result<Gpt, AssignError> {
     struct Assigner<F>(Vec<String>, F, Option<AssignError>);
     impl<F: FnMut(&str, &[usize]) -> Option<HostTensor>> ModuleMapper for Assigner<F> {

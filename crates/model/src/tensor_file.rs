@@ -42,6 +42,9 @@ impl From<SafeTensorError> for OpenTensorsError {
 }
 
 /// Opens a checkpoint's file. The values of its tensors, all f32, are read on demand.
+///
+/// # Errors
+/// If the file cannot be read, is damaged, or has numbers of another type.
 pub fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, OpenTensorsError> {
     open_as(path, |name, dtype| match dtype {
         safetensors::Dtype::F32 => Ok(Some(Dtype::F32)),
@@ -51,6 +54,9 @@ pub fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, OpenTensorsErro
 
 /// Opens any file. `dtype_of` returns the type as which the numbers of a name and type are read, `None` to leave the
 /// tensor out, or the problem with it.
+///
+/// # Errors
+/// If the file cannot be read, is damaged, or a tensor has a problem.
 pub fn open_as(
     path: &Path,
     dtype_of: impl Fn(&str, safetensors::Dtype) -> Result<Option<Dtype>, String>,
@@ -161,6 +167,9 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), Saf
 }
 
 /// Writes `tensors` to `path` as `dtype`, waits until they are on the disk, and returns the CRC-32C of the file.
+///
+/// # Errors
+/// If a tensor cannot be read, or the file cannot be written.
 pub fn write_as(path: &Path, tensors: &BTreeMap<String, LazyTensor>, dtype: Dtype) -> io::Result<u32> {
     let shapes = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec()));
     let header = header(shapes.collect(), dtype).expect("contiguous tensors");

@@ -10,6 +10,7 @@
     test,
     allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
 )]
+#![allow(clippy::missing_errors_doc, reason = "errors are enums whose messages say when they happen")]
 
 pub mod autoconfig;
 pub mod config;

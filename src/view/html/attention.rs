@@ -112,6 +112,9 @@ fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, pac
 }
 
 /// Checks the size of a page before it is built.
+///
+/// # Errors
+/// If it is too large for a browser.
 pub fn check_size(mib: usize) -> Result<(), InspectError> {
     if mib <= LIMIT_MIB { Ok(()) } else { Err(InspectError::PageTooLarge { mib, limit_mib: LIMIT_MIB }) }
 }

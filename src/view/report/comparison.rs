@@ -23,6 +23,9 @@ pub struct Comparison {
 
 impl Comparison {
     /// Reads the files of these runs, as far as they exist.
+    ///
+    /// # Errors
+    /// If a run's config or one of its logs cannot be read.
     pub fn read(runs: &[RunDir]) -> Result<Self, ReportError> {
         let reports = runs.iter().map(Report::read).collect::<Result<Vec<_>, _>>()?;
         let mut order: Vec<usize> = (0..runs.len()).collect();

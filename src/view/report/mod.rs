@@ -69,6 +69,9 @@ pub struct Report {
 
 impl Report {
     /// Reads the files of a run, as far as they exist.
+    ///
+    /// # Errors
+    /// If the run's config or one of its logs cannot be read.
     pub fn read(run: &RunDir) -> Result<Self, ReportError> {
         let facts = RunInfo::read(run)?;
         let mut notes = facts.notes.clone();

@@ -63,6 +63,9 @@ pub struct DeviceListing {
 }
 
 /// Opens a device; opening the same adapter again returns the same device.
+///
+/// # Errors
+/// If the backend is not compiled in, there is no such adapter, or the driver refuses.
 pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
     let adapter = match choose(spec)? {
         Resolved::Adapter(adapter) => adapter,
@@ -93,6 +96,9 @@ pub fn each(spec: &DeviceSpec) -> Vec<DeviceSpec> {
 }
 
 /// The argument of `--device` for the device that `spec` would open, for instance the device that `auto` chooses.
+///
+/// # Errors
+/// In the same cases as [`open`], except for errors of drivers, which are not called.
 pub fn resolve(spec: &DeviceSpec) -> Result<String, DeviceError> {
     Ok(match choose(spec)? {
         Resolved::Cpu(backend) => backend.to_string(),

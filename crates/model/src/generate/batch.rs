@@ -197,6 +197,9 @@ impl<S: Send> Batch<S> {
     /// and a sequence for which it returns no token leaves. `see` gets the logits after each prompt token of sequences
     /// that joined with [`Logits::Each`]. A sequence that chooses all tokens [proposed](Batch::speculating) to it chooses
     /// one more in the same step.
+    ///
+    /// # Errors
+    /// If the device fails.
     pub fn step<R: Send>(
         &mut self,
         see: impl FnMut(&mut S, &[f32]) + Send,

@@ -42,6 +42,9 @@ pub struct Generator(BatchGenerator);
 impl BatchGenerator {
     /// Creates the sequences of these samples, each after the prompt.
     ///
+    /// # Errors
+    /// If the prompt is empty, or has characters that the tokenizer does not know.
+    ///
     /// # Panics
     /// If there are no samples.
     pub fn new(
@@ -72,6 +75,9 @@ impl BatchGenerator {
     }
 
     /// Makes each piece the raw bytes of its token, even if they are not valid UTF-8.
+    ///
+    /// # Errors
+    /// If the tokenizer's tokens have no byte representation.
     pub fn raw(mut self) -> Result<Self, GenerateError> {
         self.batch.sequences_mut().try_for_each(|(_, sequence)| sequence.emit_bytes())?;
         Ok(self)
@@ -125,6 +131,9 @@ impl Iterator for BatchGenerator {
 
 impl Generator {
     /// The generator of sample `sample_idx`.
+    ///
+    /// # Errors
+    /// If the prompt is empty, or has characters that the tokenizer does not know.
     pub fn new(
         model: impl Into<LanguageModel>,
         tokenizer: &Tokenizer,

@@ -57,6 +57,9 @@ impl Grammar {
     }
 
     /// One of these calls.
+    ///
+    /// # Errors
+    /// As for [`Grammar::of_schema`], of any of the arguments.
     pub fn of_calls(calls: &[CallSchema<'_>]) -> Result<Self, SchemaError> {
         let mut characters = BTreeSet::new();
         let names: Vec<String> = (0..calls.len()).map(|i| format!("call_{i}")).collect();
@@ -236,6 +239,10 @@ impl fmt::Debug for Guide {
 
 impl Guide {
     /// The guide of a sequence that begins now.
+    ///
+    /// # Errors
+    /// If the schema has a keyword that is not supported, takes no value, or is too large, or if the vocabulary cannot
+    /// spell what it needs.
     pub fn new(grammar: &Grammar, vocabulary: Arc<Vocabulary>) -> Result<Self, SchemaError> {
         if let Some(characters) = &vocabulary.characters {
             let missing = "{}[]:,\"".chars().chain(grammar.characters.iter().copied());

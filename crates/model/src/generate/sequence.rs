@@ -93,6 +93,9 @@ impl Sequence {
     }
 
     /// Chooses and appends a token from these logits.
+    ///
+    /// # Errors
+    /// If the logits are not finite, or no token is allowed.
     pub fn generate(&mut self, logits: &[f32]) -> Result<Generated, GenerateError> {
         let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
         let token = token.ok_or_else(|| match logits.iter().all(|logit| logit.is_finite()) {

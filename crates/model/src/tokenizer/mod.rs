@@ -80,6 +80,9 @@ impl PartialEq for Tokenizer {
 
 impl Tokenizer {
     /// A tokenizer with one token for each distinct character, numbered in code point order.
+    ///
+    /// # Errors
+    /// If there are no characters.
     pub fn char_from_alphabet(alphabet: impl IntoIterator<Item = char>) -> Result<Self, TokenizerError> {
         Ok(Self::made_here(table::characters(alphabet)?, TokenizerKind::Char))
     }
@@ -128,6 +131,9 @@ impl Tokenizer {
 
     /// Pads the ids to `vocab_size`, if given: some models have more embedding rows than tokens, for round numbers. A
     /// padding id decodes to nothing and is never generated.
+    ///
+    /// # Errors
+    /// If there are more than `vocab_size` ids.
     pub fn padded_to(self, vocab_size: Option<usize>) -> Result<Self, TokenizerError> {
         let n_ids = self.inner.vocab_size;
         let vocab_size = vocab_size.unwrap_or(n_ids);
@@ -142,6 +148,9 @@ impl Tokenizer {
     /// Encoding adds no special tokens, truncates nothing and ignores dropout, whatever the file says. A special token
     /// within a text becomes its id, and decoding shows it. A `tokenizer_config.json` beside a file named
     /// `tokenizer.json` is read too.
+    ///
+    /// # Errors
+    /// If a file cannot be read, is not a tokenizer, or is one that cannot be used for text.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
@@ -150,6 +159,9 @@ impl Tokenizer {
     }
 
     /// Reads the tokenizer of a `tokenizer.json`; errors show `path`.
+    ///
+    /// # Errors
+    /// If it is not a tokenizer that can be used here.
     pub fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
         let unsupported = |reason| TokenizerError::Unsupported { path: path.to_owned(), reason };
         caught(|| Self::parse(text, path)).map_err(unsupported).flatten()
@@ -185,11 +197,17 @@ impl Tokenizer {
     }
 
     /// Adds the content of a `tokenizer_config.json`; errors show `path`.
+    ///
+    /// # Errors
+    /// If it is not one.
     pub fn with_config(self, json: String, path: &Path) -> Result<Self, TokenizerError> {
         Ok(Self { config_json: Some(TokenizerConfigJson::parse(json, path, &self.inner)?), ..self })
     }
 
     /// Replaces the chat template; its answers end with the token `end`. New `tokens` of the template get the next ids.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot have more tokens.
     pub fn with_chat_template(&self, template: &str, tokens: &[&str], end: &str) -> Result<Self, TokenizerError> {
         let mut file: Value = serde_json::from_str(&self.to_json()).expect("the tokenizer was parsed or made here");
         let mut config: Map<String, Value> =
@@ -299,6 +317,9 @@ impl Tokenizer {
     }
 
     /// The ids of a prompt, preceded by [`Tokenizer::bos`] unless the text begins with it.
+    ///
+    /// # Errors
+    /// In the same cases as [`Tokenizer::encode_bytes`].
     pub fn encode_prompt(&self, text: impl AsRef<[u8]>) -> Result<Vec<u32>, TokenizerError> {
         let ids = self.encode_bytes(text.as_ref())?;
         let bos = self.bos().filter(|bos| ids.first() != Some(bos));
@@ -306,6 +327,9 @@ impl Tokenizer {
     }
 
     /// The ids of bytes, which must be UTF-8 unless the tokenizer's kind is byte.
+    ///
+    /// # Errors
+    /// If the bytes have to be UTF-8 but are not, or have characters without a token.
     pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>, TokenizerError> {
         if self.kind() == TokenizerKind::Byte {
             return Ok(table::byte_ids(bytes, self.inner.end_of_text));

@@ -285,6 +285,9 @@ impl Checkpoint {
 
 impl Adapters {
     /// Those of a fine-tuned run or one of its checkpoints, for use with the checkpoint `base`.
+    ///
+    /// # Errors
+    /// If the run has no adapters, or they were trained on other weights than those of `base`.
     pub fn of_run(run: &Path, base: &Path) -> Result<Self, RunError> {
         let dir = locate(run)?.checkpoint;
         let adapter = Checkpoint::read_state(&dir)?.adapter.ok_or_else(|| RunError::NoAdapter(run.to_owned()))?;
