@@ -510,7 +510,8 @@ fn place(blob: &Path, link: &Path) -> io::Result<()> {
         let root = blob.ancestors().nth(2).expect("a blob is in the model's folder");
         let up = link.strip_prefix(root).map_or(0, |path| path.components().count() - 1);
         let name = blob.strip_prefix(root).expect("a blob is in the model's folder");
-        std::os::unix::fs::symlink(PathBuf::from_iter(std::iter::repeat_n("..", up)).join(name), link)
+        let up: PathBuf = std::iter::repeat_n("..", up).collect();
+        std::os::unix::fs::symlink(up.join(name), link)
     }
     #[cfg(not(unix))]
     {
