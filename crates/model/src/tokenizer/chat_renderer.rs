@@ -58,6 +58,9 @@ impl ChatRenderer {
     }
 
     /// Parses the template, which the first conversation would do otherwise.
+    ///
+    /// # Errors
+    /// If the template is unusable.
     pub fn parse(&self) -> Result<(), RenderError> {
         match &self.place {
             Place::Here(template) => self.here(template).map(|_| ()),
@@ -71,6 +74,9 @@ impl ChatRenderer {
     /// The text of a conversation, up to where the model's reply begins, if `add_generation_prompt`, or up to where the
     /// last message ends. `variables` are more variables for the template, such as `tools` and `enable_thinking`; they
     /// replace none of its own. Waits for earlier conversations.
+    ///
+    /// # Errors
+    /// If the template is unusable, or does not take these messages.
     pub fn render(
         &self,
         messages: &[impl Serialize],
