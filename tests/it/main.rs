@@ -17,7 +17,6 @@ mod bench;
 #[cfg(unix)]
 mod browser;
 mod cli;
-mod combinations;
 mod damage;
 #[cfg(unix)]
 mod dashboard;
@@ -50,6 +49,7 @@ mod interrupts;
 mod kernels;
 mod lens;
 mod optimizers;
+mod pairs;
 mod parity;
 mod plan;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -1,0 +1,648 @@
+//! Whole runs with every pair of options, and what must be true of any of them; and random models.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
+use proptest::prelude::*;
+use serde_json::json;
+use tinderbox::config::{Base, Config, GenerateConfig, ModelConfig};
+use tinderbox::finetune::ChatFormat;
+use tinderbox::generate::{Generator, LanguageModel};
+use tinderbox::model::Gpt;
+use tinderbox::model::probe::{Point, Probe, Site};
+use tinderbox::optimizer::Gradients;
+use tinderbox::run::{Trained, locate};
+use tinderbox::train::{Event, Start, Summary};
+use tinderbox_kernels::{DropoutKey, MatmulPrecision};
+
+use crate::devices::{ndarray, wgpu};
+use crate::fixtures::{Folder, Place, Ran, copy, expect_close, fs, host, list, number, observed_on};
+use crate::optimizers::check_muon;
+use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
+
+/// A level of an option, with its settings.
+type Level = (&'static str, &'static [&'static str]);
+
+/// The options of a run with their levels, the default first.
+const OPTIONS: [(&str, &[Level]); 26] = [
+    (
+        "method",
+        &[
+            ("scratch", &[]),
+            ("full", &["finetune.method=\"full\""]),
+            ("lora", &[]),
+            ("dora", &["finetune.method=\"dora\""]),
+            ("dpo", &[]),
+            ("orpo", &["finetune.preference=\"orpo\""]),
+            ("full orpo", &["finetune.preference=\"orpo\"", "finetune.method=\"full\""]),
+        ],
+    ),
+    (
+        "family",
+        &[
+            ("gpt2", &[]),
+            ("llama", &[ROPE, RMS_NORM, SWIGLU]),
+            ("qwen3", &[ROPE, RMS_NORM, SWIGLU, "model.qk_norm=true"]),
+            (
+                "gemma3",
+                &[
+                    ROPE,
+                    RMS_NORM,
+                    "model.mlp=\"geglu\"",
+                    "model.qk_norm=true",
+                    "model.post_norm=true",
+                    "model.rope_local_theta=1000.0",
+                    "model.attention_window=[5, 0]",
+                    "model.embedding_scale=4.0",
+                ],
+            ),
+            (
+                "olmo2",
+                &[
+                    ROPE,
+                    RMS_NORM,
+                    SWIGLU,
+                    "model.qk_norm=true",
+                    "model.qk_norm_across_heads=true",
+                    "model.pre_norm=false",
+                    "model.post_norm=true",
+                ],
+            ),
+            ("gpt_neox", &[ROPE, "model.rotary_fraction=0.5", "model.parallel_residual=true", "model.bias=true"]),
+            ("none", &["model.value_residual=true", "model.embedding_skip=true", "model.norm_weights=false"]),
+        ],
+    ),
+    ("heads", &[("2", &[]), ("4 on 2", &["model.n_heads=4", "model.n_kv_heads=2"])]),
+    ("output", &[("tied", &[]), ("own", &["model.tie_embeddings=false"])]),
+    (
+        "tokenizer",
+        &[
+            ("byte", &["tokenizer.kind=\"byte\"", "tokenizer.end_of_text=true"]),
+            ("char", &["tokenizer.kind=\"char\"", "tokenizer.end_of_text=true"]),
+            ("bpe", &["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300"]),
+        ],
+    ),
+    // The end of an answer is the end of a text, or another token.
+    ("template", &[("ends texts", &[]), ("chatml", &[]), ("zephyr", &[])]),
+    (
+        "optimizer",
+        &[
+            ("adamw", &[]),
+            ("muon", &[MUON]),
+            ("normuon", &[MUON, "optimizer.normuon_beta2=0.9", "optimizer.newton_schulz=\"polar_express\""]),
+            ("muon alone", &[MUON, "optimizer.muon_momentum=0.0", "optimizer.newton_schulz_steps=4"]),
+        ],
+    ),
+    ("decay", &[("0.1", &[]), ("0", &["optimizer.weight_decay=0.0"])]),
+    ("clip", &[("1", &[]), ("0", &["optimizer.grad_clip_norm=0.0"]), ("0.01", &["optimizer.grad_clip_norm=0.01"])]),
+    ("average", &[("none", &[]), ("0.7", &["optimizer.ema_decay=0.7"])]),
+    (
+        "schedule",
+        &[
+            ("constant", &["schedule.kind=\"constant\""]),
+            ("cosine", &["schedule.kind=\"cosine\""]),
+            ("linear", &["schedule.kind=\"linear\"", "schedule.min_learning_rate=0.0"]),
+            ("wsd", &["schedule.kind=\"wsd\"", "schedule.decay_fraction=0.9"]),
+        ],
+    ),
+    ("batches", &[("equal", &[]), ("growing", &["schedule.initial_batch_size=1", "schedule.ramp_fraction=0.7"])]),
+    ("windows", &[("equal", &[]), ("growing", &["schedule.initial_context_length=4", "schedule.ramp_fraction=0.7"])]),
+    // Only after 64 steps.
+    (
+        "spikes",
+        &[("kept", &[]), ("skipped", &["train.skip_loss_spikes=0.1", "train.max_steps=70", "train.eval_interval=35"])],
+    ),
+    ("precision", &[("f32", &[]), ("bf16", &["train.matmul_precision=\"bf16\""])]),
+    ("dropout", &[("none", &["model.dropout=0.0"]), ("0.2", &["model.dropout=0.2"])]),
+    ("accumulation", &[("1", &[]), ("2", &["train.grad_accumulation_steps=2"])]),
+    ("replacement", &[("with", &[]), ("without", &["train.with_replacement=false"])]),
+    ("views", &[("none", &[]), ("heads and samples", &["train.head_metrics=true", "train.sample_tokens=9"])]),
+    ("ranks", &[("1", &[]), ("2", &[]), ("2 local", &["distributed.sync=\"local\"", "distributed.local_steps=2"])]),
+    ("packing", &[("no", &[]), ("yes", &["finetune.packing=true"])]),
+    (
+        "base weights",
+        &[("f32", &[]), ("bf16", &["finetune.base_weights=\"bf16\""]), ("int8", &["finetune.base_weights=\"int8\""])],
+    ),
+    (
+        "adapters",
+        &[
+            ("everywhere", &[]),
+            ("few", &["finetune.targets=[\"q\", \"v\", \"down\"]", "finetune.rank=3", "finetune.alpha=6.0"]),
+            ("last block", &["finetune.last_blocks=1", "finetune.use_rslora=true"]),
+        ],
+    ),
+    ("adapter dropout", &[("none", &[]), ("0.2", &["finetune.dropout=0.2"])]),
+    ("tokens", &[("frozen", &[]), ("trained", &["finetune.trained_tokens=[3, 20]"])]),
+    (
+        "counted",
+        &[("answers", &[]), ("last", &["finetune.train_on=\"last\""]), ("all", &["finetune.train_on=\"all\""])],
+    ),
+];
+
+const ROPE: &str = "model.position=\"rope\"";
+const RMS_NORM: &str = "model.norm=\"rms_norm\"";
+const SWIGLU: &str = "model.mlp=\"swiglu\"";
+const MUON: &str = "optimizer.kind=\"muon\"";
+
+/// The options of the model, which a fine-tuning inherits from its base.
+const INHERITED: std::ops::Range<usize> = 1..5;
+
+/// Whether a level of an option excludes all levels of another one but the default.
+fn excludes(option: &str, level: &str, other: &str) -> bool {
+    let of_adapters = ["base weights", "adapters", "adapter dropout", "tokens"];
+    match (option, level) {
+        ("method", "scratch") => ["template", "packing", "counted"].contains(&other) || of_adapters.contains(&other),
+        ("method", method) => {
+            let is_preference = ["dpo", "orpo", "full orpo"].contains(&method);
+            // Each pass has every record once, in rows of their own lengths.
+            ["windows", "replacement"].contains(&other)
+                || method.starts_with("full") && of_adapters.contains(&other)
+                || method == "dora" && other == "adapter dropout"
+                || is_preference && ["packing", "counted"].contains(&other)
+        }
+        ("ranks", "2 local") => ["average", "spikes", "base weights"].contains(&other),
+        ("ranks", "2") => other == "base weights",
+        _ => false,
+    }
+}
+
+/// An option with a level, by their places in [`OPTIONS`].
+type Choice = (usize, usize);
+
+fn are_compatible(one: Choice, other: Choice) -> bool {
+    let excludes = |(option, level): Choice, (other, other_level): Choice| {
+        other_level > 0 && excludes(OPTIONS[option].0, OPTIONS[option].1[level].0, OPTIONS[other].0)
+    };
+    !excludes(one, other) && !excludes(other, one)
+}
+
+/// A generator of pseudorandom numbers that is the same with every version of a library (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+/// A run: a level of each option.
+#[derive(Clone)]
+struct AnyRun([usize; OPTIONS.len()]);
+
+/// Runs that together have every pair of compatible levels. Each is the best of a few tries to have many new pairs.
+///
+/// Source: Cohen et al. 1997, "The AETG System: An Approach to Testing Based on Combinatorial Design", section 4.
+fn covering_runs(seed: u64) -> Vec<AnyRun> {
+    let levels = |option: usize| (0..OPTIONS[option].1.len()).map(move |level| (option, level));
+    let fits = |method: Choice, choice: Choice| method == choice || choice.0 > 0 && are_compatible(method, choice);
+    let methods =
+        |one, other| levels(0).filter(|method| fits(*method, one) && fits(*method, other)).collect::<Vec<_>>();
+    let choices: Vec<Choice> = (0..OPTIONS.len()).flat_map(levels).collect();
+    let pairs = choices.iter().flat_map(|one| choices.iter().map(|other| (*one, *other)));
+    let is_possible = |(one, other): &(Choice, Choice)| {
+        one.0 < other.0 && are_compatible(*one, *other) && !methods(*one, *other).is_empty()
+    };
+    let mut missing: BTreeSet<(Choice, Choice)> = pairs.filter(is_possible).collect();
+    let (mut random, mut runs) = (Random(seed), Vec::new());
+    while !missing.is_empty() {
+        let candidates = (0..20).map(|_| {
+            let &(one, other) = missing.iter().nth(random.below(missing.len())).expect("a pair is missing");
+            let methods = methods(one, other);
+            let mut chosen = vec![methods[random.below(methods.len())]];
+            chosen.extend([one, other].into_iter().filter(|choice| choice.0 > 0));
+            let is_chosen = |option: &usize| chosen.iter().any(|choice| choice.0 == *option);
+            let mut left: Vec<usize> = (0..OPTIONS.len()).filter(|option| !is_chosen(option)).collect();
+            while !left.is_empty() {
+                let option = left.swap_remove(random.below(left.len()));
+                let allowed = levels(option).filter(|it| chosen.iter().all(|chosen| are_compatible(*it, *chosen)));
+                let is_new = |it: Choice, chosen: Choice| missing.contains(&(it.min(chosen), it.max(chosen)));
+                let n_new = |it: Choice| chosen.iter().filter(|chosen| is_new(it, **chosen)).count();
+                let best = allowed.map(|it| (n_new(it), random.below(1 << 16), it)).max();
+                chosen.push(best.expect("the default is allowed").2);
+            }
+            let has = |(one, other): &&(Choice, Choice)| chosen.contains(one) && chosen.contains(other);
+            (missing.iter().filter(has).count(), chosen)
+        });
+        let (_, chosen) = candidates.max().expect("there are candidates");
+        missing.retain(|(one, other)| !(chosen.contains(one) && chosen.contains(other)));
+        let mut run = AnyRun([0; OPTIONS.len()]);
+        chosen.into_iter().for_each(|(option, level)| run.0[option] = level);
+        runs.push(run);
+    }
+    runs
+}
+
+/// A template of few letters that ends an answer with the end of a text.
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}{% if m.role == 'assistant' %}<|endoftext|>\
+    {% endif %}\n{% endfor %}{% if add_generation_prompt %}a {% endif %}";
+
+impl AnyRun {
+    /// The level of an option.
+    fn level(&self, option: &str) -> &'static str {
+        let idx = OPTIONS.iter().position(|(name, _)| *name == option).expect("the option exists");
+        OPTIONS[idx].1[self.0[idx]].0
+    }
+
+    /// The levels that are not the default.
+    fn name(&self) -> String {
+        let given = OPTIONS.iter().zip(self.0).filter(|(_, level)| *level > 0);
+        given.map(|((name, levels), level)| format!("{name}: {}", levels[level].0)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The settings of the model, or all others.
+    fn settings(&self, are_inherited: bool) -> Vec<&'static str> {
+        let options = (0..OPTIONS.len()).filter(|option| INHERITED.contains(option) == are_inherited);
+        options.flat_map(|option| OPTIONS[option].1[self.0[option]].1).copied().collect()
+    }
+
+    fn is_tuned(&self) -> bool {
+        self.level("method") != "scratch"
+    }
+
+    /// A folder with the base of the run and its records.
+    fn place(&self) -> Place {
+        let place = Place::new();
+        if !self.is_tuned() {
+            return place;
+        }
+        let settings = ["train.max_steps=2", "train.sample_tokens=0", "model.context_length=64", "model.dropout=0.0"];
+        place.trained("plain", &[&settings[..], &self.settings(true)].concat());
+        let format = match self.level("template") {
+            "chatml" => Some(ChatFormat::Chatml),
+            "zephyr" => Some(ChatFormat::Zephyr),
+            _ => None,
+        };
+        if let Some(format) = format {
+            let plain = locate(&place.path("plain")).expect("a run");
+            format.give(&plain, &place.path("base")).expect("the base gets a template");
+        } else {
+            copy(&place.path("plain"), &place.path("base"));
+            let companion = json!({"chat_template": TEMPLATE, "eos_token": "<|endoftext|>"});
+            fs::write(place.path("base/tokenizer_config.json"), companion.to_string());
+        }
+        let (animals, ages) = (["the cat", "a fox", "the old owl"], ["3", "12", "1 and 0"]);
+        let turn = |role: &str, content: &str| json!({"role": role, "content": content});
+        let record = |i: usize| match self.level("method") {
+            "dpo" | "orpo" | "full orpo" => {
+                json!({"prompt": animals[i % 3], "chosen": ages[i % 2], "rejected": animals[(i + 1) % 3]})
+            }
+            _ => json!({"messages": [
+                turn("user", animals[i % 3]), turn("assistant", ages[i % 2]),
+                turn("user", ages[i % 3]), turn("assistant", animals[i % 2]),
+            ]}),
+        };
+        let records: Vec<String> = (0..14).map(|i| format!("{}\n", record(i))).collect();
+        fs::write(place.path("records.jsonl"), records.concat());
+        place
+    }
+
+    fn config(&self, place: &Place) -> Config {
+        let common = ["train.max_steps=6", "train.eval_interval=2", "train.log_interval=1", "train.sample_tokens=0"];
+        let settings = [&common[..], &self.settings(false)].concat();
+        if !self.is_tuned() {
+            return place.config(&[&settings[..], &self.settings(true)].concat());
+        }
+        let paths = [("data.path", "records.jsonl"), ("finetune.base", "base")];
+        let mut overrides = paths.map(|(key, name)| format!("{key}={:?}", place.path(name))).to_vec();
+        overrides.extend(settings.into_iter().map(str::to_owned));
+        let base = place.run("base").config().expect("the base has a config");
+        let mut toml: toml::Table = toml::from_str(&place.config(&[]).to_toml()).expect("TOML");
+        for inherited in ["model", "tokenizer"] {
+            toml.remove(inherited);
+        }
+        let (toml, base) = (toml.to_string(), Some(Base::Weights(&base)));
+        Config::from_toml_inheriting(&toml, Path::new("any.toml"), &overrides, base).expect("a valid config")
+    }
+
+    /// Trains in the folder `run`, until it is stopped after a step.
+    fn train(&self, place: &Place, run: &str, start: Start, stop_after: Option<usize>) -> Summary {
+        let job = place.job(run, self.config(place), start);
+        let others = vec![job.device.clone(); usize::from(self.level("ranks") != "1")];
+        let trained = observed_on(job, &others, move |event, interrupter| match event {
+            Event::Stepped { step, .. } if Some(*step) == stop_after => interrupter.stop(None),
+            _ => {}
+        });
+        trained.unwrap_or_else(|error| panic!("{run} is not trained: {error}"))
+    }
+
+    /// Checks that the last checkpoint of two runs and their other files without clock values are the same.
+    fn assert_same(&self, place: &Place, one: &str, other: &str) {
+        let [last, found] = [one, other].map(|run| place.run(run).last().expect("a checkpoint"));
+        for file in ["model.safetensors", "optimizer.safetensors", "state.json"] {
+            assert!(fs::read(last.join(file)) == fs::read(found.join(file)), "{other}: {file} differs");
+        }
+        place.assert_same(one, other, &["metrics.jsonl", "config.toml", "tokenizer.json", "best", "last"]);
+    }
+
+    /// Checks everything that must be true of any run.
+    fn check(&self) {
+        let place = self.place();
+        let summary = self.train(&place, "whole", Start::New, None);
+        let steps = summary.steps;
+        // Local steps are averaged at each checkpoint, so both have to save after the same steps.
+        let stops = if self.level("ranks") == "2 local" { [steps - 4, steps - 2] } else { [steps - 3, steps - 1] };
+        self.train(&place, "parts", Start::New, Some(stops[0]));
+        self.train(&place, "parts", Start::Resume, Some(stops[1]));
+        self.train(&place, "parts", Start::Resume, None);
+        self.assert_same(&place, "whole", "parts");
+        let folder = Folder::new();
+        let path = |name: &str| place.path(name).to_str().expect("UTF-8").to_owned();
+        let whole = path("whole");
+        check_losses(&folder, &whole, &path(""), &summary);
+        check_texts(&place.path("whole"));
+        check_exports(&folder, &whole);
+        if self.level("ranks") != "1" {
+            return;
+        }
+        let config = path("whole/config.toml");
+        let planned = folder.json(&["plan", &config, "--no-measure", "--json"]);
+        let last = place.run("whole").last().expect("a checkpoint");
+        let files = ["model.safetensors", "optimizer.safetensors"].map(|file| fs::read(last.join(file)).len());
+        let of_text = |file: &str| number(&planned["disk"][file]);
+        let planned = match self.is_tuned() {
+            true => number(&planned["checkpoint_bytes"]), // without headers
+            false => of_text("model") + of_text("optimizer"),
+        };
+        let headers = (files[0] + files[1]) as f64 - planned;
+        assert!((0.0..20_000.0).contains(&headers), "planned {planned}, and the files have {files:?}");
+        // The saved config trains the same run, and the commands that the program names work.
+        let trained = folder.run(&["train", &config, "--run-dir", &path("again")]).exits(0);
+        self.assert_same(&place, "whole", "again");
+        let next = trained.stderr.lines().rev().find_map(|line| line.strip_prefix("    ")).expect("a next command");
+        let words = shell_words::split(next).expect("it is quoted correctly");
+        let mut command = folder.program(&words[0]);
+        command.args(&words[1..]).args(["--max-new-tokens", "3"]);
+        Ran::of(command).exits(0);
+    }
+}
+
+/// Checks that every place that shows the best validation loss of a run in a folder shows that of `summary`.
+fn check_losses(folder: &Folder, run: &str, runs: &str, summary: &Summary) {
+    let [Some(last), Some(best), Some(bits)] = [summary.val_loss, summary.best_val_loss, summary.val_bits_per_byte]
+    else {
+        panic!("the run was not evaluated: {summary:?}")
+    };
+    for (of, expected) in [("last", last), ("best", best)] {
+        let measured = folder.json(&["eval", &format!("{run}/{of}"), "--json"]);
+        assert!((number(&measured["loss"]) - expected).abs() < 2e-5, "{of} is {expected}, and eval says {measured}");
+    }
+    let listed = folder.json(&["runs", runs, "--json"]);
+    let listed = list(&listed).iter().find(|it| it["run"] == run).expect("the run is listed");
+    assert!((number(&listed["val_loss"]) - best).abs() < 1e-9, "{listed} is {best}");
+    let bits = bits / last * best;
+    assert!((number(&listed["val_bits_per_byte"]) - bits).abs() < 1e-6, "{listed} has {bits} bits per byte");
+    folder.succeed(&["report", run, "--output", "report.html"]);
+    assert!(folder.read("report.html").contains(&format!("{best:.4}")), "the report does not show {best:.4}");
+}
+
+/// Checks that the engine and the tensors complete prompts alike.
+fn check_texts(run: &Path) {
+    let trained = Trained::open(run, None).expect("it opens");
+    let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 12, ..trained.config.generate };
+    let write = |model: LanguageModel, prompt: &str| {
+        let generator = Generator::new(model, &trained.tokenizer, &greedy, prompt, 0).expect("the prompt is known");
+        generator.collect::<Result<String, _>>().expect("the model generates")
+    };
+    for prompt in ["The cat ", "\n", "the old owl"] {
+        let [engine, tensors] =
+            [LanguageModel::from(&trained.model), LanguageModel::Tensors(Box::new(trained.model.clone()))]
+                .map(|model| write(model, prompt));
+        assert_eq!(engine, tensors, "after {prompt:?}");
+    }
+}
+
+/// Checks that exports in both formats are the model of the run, as files and imported, or refused with a reason.
+fn check_exports(folder: &Folder, run: &str) {
+    let loss = |run: &str| number(&folder.json(&["eval", run, "--text", "text.txt", "--json"])["loss"]);
+    let own = loss(run);
+    for (format, output) in [("hf", "out"), ("gguf", "out.gguf")] {
+        let exported = folder.run(&["export", run, "--to", format, "--output", output]);
+        if exported.code != Some(0) {
+            assert!(exported.stderr.contains("hint") || exported.stderr.contains("model."), "{}", exported.stderr);
+            continue;
+        }
+        let imported = format!("imported-{format}");
+        folder.succeed(&["import", output, "--run-dir", &imported]);
+        for run in [run, &imported] {
+            folder.succeed(&["verify", run, "--against", output]);
+        }
+        let found = loss(&imported);
+        assert!((found - own).abs() < 2e-5, "{found} after {format}, and {own} before");
+        if format == "hf" {
+            let best = number(&list(&folder.json(&["runs", run, "--json"]))[0]["val_loss"]);
+            assert!(folder.read("out/README.md").contains(&format!("{best:.4}")), "the card does not show {best:.4}");
+        }
+    }
+}
+
+/// The message of a check that fails.
+fn failure(run: &AnyRun) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(|| run.check())).err()?;
+    let text = panic.downcast_ref::<String>().cloned();
+    Some(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())
+}
+
+/// The run with as few options as fail, and the message.
+fn shrunk(mut run: AnyRun, mut message: String) -> (AnyRun, String) {
+    for option in (0..OPTIONS.len()).rev().filter(|option| run.0[*option] > 0).collect::<Vec<_>>() {
+        let mut simpler = run.clone();
+        simpler.0[option] = 0;
+        let choices = || simpler.0.iter().copied().enumerate();
+        if !choices().all(|one| choices().all(|other| one.0 == other.0 || are_compatible(one, other))) {
+            continue;
+        }
+        if let Some(found) = failure(&simpler) {
+            (run, message) = (simpler, found);
+        }
+    }
+    (run, message)
+}
+
+/// Checks runs, two at once, and panics with the smallest set of options of each that fails.
+fn check_all(runs: &[AnyRun]) {
+    let next = AtomicUsize::new(0);
+    let check = || {
+        let mut failed = Vec::new();
+        while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Some(message) = failure(run) {
+                let (smallest, message) = shrunk(run.clone(), message);
+                failed.push(format!("{}\n    {message}\n", smallest.name()));
+            }
+        }
+        failed
+    };
+    let failed: BTreeSet<String> = thread::scope(|scope| {
+        let both = [scope.spawn(check), scope.spawn(check)];
+        both.into_iter().flat_map(|it| it.join().expect("a check does not panic")).collect()
+    });
+    let failed: Vec<String> = failed.into_iter().collect();
+    assert!(failed.is_empty(), "runs with these options fail:\n{}", failed.concat());
+}
+
+#[test]
+fn runs_of_many_pairs_of_options_keep_every_promise() {
+    check_all(&covering_runs(49)[..24]);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn runs_of_all_pairs_of_options_keep_every_promise() {
+    let runs = covering_runs(49);
+    check_all(&runs);
+    eprintln!("{} runs have every pair of options", runs.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn ndarray_repeats_logits_loss_and_gradients(
+        config in any_model(), seed in 0..1000_u64,
+    ) {
+        alike(&config, seed, &ndarray(), 1e-4);
+    }
+
+    #[test]
+    fn probe_sees_and_changes_every_site(
+        config in any_model(), seed in 0..1000_u64,
+    ) {
+        let device = Device::flex();
+        let gpt = lively(&config, seed, &device);
+        let input = || tensor(&tokens(config.context_length, 4), &device);
+        let plain = host(gpt.forward(input()));
+        let mut seen = Seen::default();
+        let probed = host(gpt.forward_with(input(), None, &mut seen));
+        expect_close("logits with a probe", &probed, &plain, 2e-5);
+        prop_assert_eq!(&seen.0, &sites(&config));
+        for (site, _) in seen.0 {
+            let changed = host(gpt.forward_with(input(), None, &mut Shift(site)));
+            // A single position attends to itself, whatever its query and key.
+            let is_alone = site.block_idx.is_some_and(|block_idx| config.attention_window_of(block_idx) == Some(1));
+            let is_deaf =
+                (config.context_length == 1 || is_alone) && matches!(site.point, Point::Queries | Point::Keys);
+            let apart = changed.iter().zip(&probed).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            // Apart from the change, both passes compute the same, to the byte.
+            prop_assert!((apart > 0.0) != is_deaf, "{} moves logits by {}", site, apart);
+        }
+    }
+}
+
+/// Compares a model on a device with the same model on flex: logits, loss and gradients, dropout included.
+fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
+    let run = |device: &Device| {
+        let gpt = lively(config, seed, &device.clone().autodiff());
+        let device = gpt.device();
+        let [input, target] = [6, 7].map(|seed| tensor(&tokens(config.context_length, seed), &device));
+        let key = DropoutKey { seed, step: 3, micro_step: 1, first_row: 0 };
+        let logits = host(gpt.forward(input.clone()));
+        let loss = gpt.loss(input, None, target, MatmulPrecision::F32, Some(key));
+        let gradients = Gradients::take(&gpt, loss.backward());
+        let gradients: Vec<(String, Vec<f32>)> =
+            gradients.iter().map(|(name, gradient)| (name.to_owned(), host(gradient.clone()))).collect();
+        (logits, host(loss.inner()), gradients)
+    };
+    let (flex_logits, flex_loss, flex_gradients) = run(&Device::flex());
+    let (logits, loss, gradients) = run(other);
+    expect_close("logits", &logits, &flex_logits, tolerance);
+    expect_close("loss", &loss, &flex_loss, tolerance);
+    assert_eq!(gradients.len(), flex_gradients.len());
+    // Rounding in one layer reaches all before it, so gradients are as exact as the largest of them.
+    let largest = flex_gradients.iter().flat_map(|(_, flex)| flex).fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    for ((name, gradient), (_, flex)) in gradients.iter().zip(&flex_gradients) {
+        assert_eq!(gradient.len(), flex.len(), "size of {name}");
+        for (i, (gradient, flex)) in gradient.iter().zip(flex).enumerate() {
+            let close = (gradient - flex).abs() <= tolerance * (1.0 + largest); // false for NaN
+            assert!(close, "{name}[{i}] is {gradient}, not {flex}; the largest gradient is {largest}");
+        }
+    }
+}
+
+/// The sites visited in a pass, with the shapes of their values.
+#[derive(Default)]
+struct Seen(Vec<(Site, Vec<usize>)>);
+
+impl Probe for Seen {
+    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+        self.0.push((site, value.dims().to_vec()));
+        value
+    }
+}
+
+/// Adds a small, different amount to each number at one site.
+struct Shift(Site);
+
+impl Probe for Shift {
+    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+        if site != self.0 {
+            return value;
+        }
+        let n = value.shape().num_elements();
+        let little: Vec<f32> = (1..=n).map(|i| (i as f32 * 1.7).sin()).collect();
+        let little = Tensor::<D>::from_data(TensorData::new(little, value.dims()), &value.device());
+        value + little
+    }
+}
+
+/// Every site of a model with its documented shape, in the order of a pass.
+fn sites(config: &ModelConfig) -> Vec<(Site, Vec<usize>)> {
+    let (t, c, d) = (config.context_length, config.d_model, config.head_dim);
+    let (h, kv) = (config.n_heads, config.n_kv_heads);
+    let stream = || vec![1, t, c];
+    let of_block = |block_idx| {
+        let points = [
+            (Point::Queries, vec![1, h, t, d]),
+            (Point::Keys, vec![1, kv, t, d]),
+            (Point::Values, vec![1, kv, t, d]),
+            (Point::Weights, vec![1, h, t, t]),
+            (Point::Heads, vec![1, h, t, d]),
+            (Point::Attention, stream()),
+            (Point::Mlp, stream()),
+            (Point::Residual, stream()),
+        ];
+        points.map(|(point, shape)| (site(Some(block_idx), point), shape))
+    };
+    let mut sites = vec![(site(None, Point::Embedding), stream())];
+    sites.extend((0..config.n_layers).flat_map(of_block));
+    sites.push((site(None, Point::Norm), stream()));
+    sites.push((site(None, Point::Logits), vec![1, t, VOCAB_SIZE]));
+    sites
+}
+
+fn site(block_idx: Option<usize>, point: Point) -> Site {
+    Site { block_idx, point }
+}
+
+/// The table in docs/models.md; the sizes of GPT-2 and of stories15M are those that were published.
+#[test]
+fn shipped_configs_have_documented_sizes() {
+    for (name, vocab_size, parameters) in [
+        ("quickstart", 2048, 1_066_368),
+        ("shakespeare-fast", 1024, 430_944),
+        ("shakespeare-laptop", 1024, 935_296),
+        ("shakespeare-nanogpt", 65, 804_096),
+        ("shakespeare-gpu", 65, 10_745_088),
+        ("stories-15m", 32_000, 15_191_712),
+        ("gpt2-124m", 50_257, 124_439_808),
+    ] {
+        let path = format!("configs/{name}.toml");
+        let config = Config::load(Path::new(&path), &[]).expect("a valid config");
+        let gpt = Gpt::zeros(&config.model, vocab_size, &Device::flex());
+        assert_eq!(gpt.num_params(), parameters, "{name}");
+    }
+}
+
+#[test]
+fn gpu_makes_pytorch_updates_of_muon() {
+    if let Some(device) = wgpu() {
+        check_muon(&device);
+    }
+}
