@@ -12,7 +12,9 @@
 #   permissions    files and folders become unreadable or read-only
 #   power_loss     the power fails after each change of a file
 #   interrupts     Ctrl-C ends a run within five seconds in every phase; nothing else should run meanwhile
-#   templates      1,000 damaged chat templates are rendered; none ends the server or delays it
+#   templates      1,000 damaged chat templates are rendered; none ends the server or delays it, and hostile ones are
+#                  refused by every command
+#   tokenizers     500 mutated tokenizers are opened or refused
 #   load           the largest requests, and 600 clients that send nothing or half, leave the server reachable
 #   memory         16 short completions of SmolLM2-135M's shape in int8 take less than 400 MiB
 #   endurance      20,000 steps on flex keep their memory
@@ -38,7 +40,8 @@ run() {
     permissions) tests --ignored lost_permissions_keep ;;
     power_loss) tests --ignored power_loss:: ;;
     interrupts) tests --ignored every_phase_ends_soon ;;
-    templates) tests --include-ignored serve::templates ;;
+    templates) tests --include-ignored serve::templates hostile::every_command ;;
+    tokenizers) tests --ignored five_hundred_mutated_tokenizers ;;
     load) tests --include-ignored serve::load --skip short_completions ;;
     memory) tests --ignored short_completions_take_little_memory ;;
     endurance) tests --ignored twenty_thousand_steps ;;
@@ -46,7 +49,7 @@ run() {
     esac
 }
 
-all=(fuzz kills together plans disks permissions power_loss interrupts templates load memory endurance endurance_gpu)
+all=(fuzz kills together plans disks permissions power_loss interrupts templates tokenizers load memory endurance endurance_gpu)
 (($#)) || set -- "${all[@]}"
 for part in "$@"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }

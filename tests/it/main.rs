@@ -39,6 +39,7 @@ mod further;
 mod generation;
 mod gguf;
 mod heads;
+mod hostile;
 #[cfg(feature = "hub")]
 mod hub;
 mod import;
