@@ -157,7 +157,8 @@ struct ReadRecords<'a> {
 impl<'a> ReadRecords<'a> {
     fn new(config: &Config, tokenizer: &'a Tokenizer, max_tokens: usize) -> Result<Self, DataError> {
         let Config { finetune, generate, .. } = config;
-        let renderer = Renderer::new(tokenizer, finetune.train_on, generate).map_err(DataError::ChatTemplate)?;
+        let renderer =
+            Renderer::new(tokenizer, finetune.train_on, generate, max_tokens).map_err(DataError::ChatTemplate)?;
         let (examples, records, hash) = (Vec::new(), Records::default(), Sha256::new());
         Ok(Self { renderer, max_tokens, examples, records, hash })
     }

@@ -14,6 +14,12 @@ use super::record::Record;
 use crate::config::{GenerateConfig, TrainOn};
 use tinderbox_model::tokenizer::{ChatRenderer, RenderError, Tokenizer, TokenizerError};
 
+/// The most text of the prefixes of a conversation that is rendered besides the whole: each answer needs two of them.
+const MAX_RENDERED_BYTES: usize = 1 << 28;
+
+/// The most text that is encoded at once. A cut where the tokenizer has no safe one is far behind what is kept.
+const MAX_ENCODED_BYTES: usize = 1 << 20;
+
 /// Turns records into tokens.
 #[derive(Debug)]
 pub(super) struct Renderer<'a> {
@@ -24,6 +30,20 @@ pub(super) struct Renderer<'a> {
     added: BTreeSet<u32>,
     /// The ids of the tokens at which the model stops.
     ends: Arc<[u32]>,
+    /// The tokens that are kept of a record.
+    max_tokens: usize,
+    max_encoded_bytes: usize,
+    max_rendered_bytes: usize,
+}
+
+/// The refusal of a conversation whose text before an answer changes when the answer is there.
+fn cannot_be_divided(answer: usize) -> String {
+    format!(
+        "cannot be divided: the chat template writes what stands before message {} in another way once the message, or \
+         one after it, is there\n  hint: finetune.train_on = \"last\" needs this of the last answer alone, and \"all\" \
+         of none",
+        answer + 1
+    )
 }
 
 impl<'a> Renderer<'a> {
@@ -36,7 +56,16 @@ impl<'a> Renderer<'a> {
         let template = ChatRenderer::of(tokenizer);
         template.as_ref().map_or(Ok(()), ChatRenderer::parse)?;
         let added = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
-        Ok(Self { tokenizer, template, train_on, added, ends: generate.ends(tokenizer) })
+        Ok(Self {
+            tokenizer,
+            template,
+            train_on,
+            added,
+            ends: generate.ends(tokenizer),
+            max_tokens,
+            max_encoded_bytes: MAX_ENCODED_BYTES,
+            max_rendered_bytes: MAX_RENDERED_BYTES,
+        })
     }
 
     /// The token that ends the last answer of an example, if the model does not stop at it: the last added token among
@@ -95,14 +124,24 @@ impl<'a> Renderer<'a> {
     ) -> Result<Example, String> {
         let variables: Map<String, Value> =
             tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
-        let render = |n: usize, begins_answer: bool| {
+        self.divided(messages, train_on, |n, begins_answer| {
             template.render(&messages[..n], begins_answer, &variables).map_err(|error| {
                 format!(
                     "does not suit the chat template: {error}\n  hint: the template of the model decides which roles \
                          may follow each other"
                 )
             })
-        };
+        })
+    }
+
+    /// The tokens of a conversation. `render` has the text of the first messages, and of the start of a reply to them:
+    /// it is called once for the whole and at most twice for each answer up to the longest length.
+    fn divided(
+        &self,
+        messages: &[Value],
+        train_on: TrainOn,
+        mut render: impl FnMut(usize, bool) -> Result<String, String>,
+    ) -> Result<Example, String> {
         let whole = render(messages.len(), false)?;
         let mut example = Example::default();
         if train_on == TrainOn::All {
@@ -120,40 +159,70 @@ impl<'a> Renderer<'a> {
                         finetune.train_on = \"all\""
                 .to_owned());
         }
+        let mut n_rendered = 0;
+        // The length of the text of the first messages, if it is how the whole begins.
+        let mut prefix = |n: usize, begins_answer: bool| -> Result<Option<usize>, String> {
+            if n == messages.len() {
+                return Ok(Some(whole.len()));
+            }
+            let text = render(n, begins_answer)?;
+            n_rendered += text.len();
+            match n_rendered > self.max_rendered_bytes.saturating_add(2 * whole.len()) {
+                true => Err(format!(
+                    "has so many messages that dividing it takes too long: {} of {} are done\n  hint: \
+                     finetune.train_on = \"last\" or a smaller finetune.max_tokens, or divide it into several records",
+                    n,
+                    messages.len()
+                )),
+                false => Ok(whole.starts_with(&text).then_some(text.len())),
+            }
+        };
         // The start of the text without tokens so far.
         let mut at = 0;
         for &answer in counted {
-            let (before, after) = (render(answer, true)?, render(answer + 1, false)?);
-            if !after.starts_with(&before) || !whole.starts_with(&after) || before.len() < at {
-                return Err(format!(
-                    "cannot be divided: the chat template writes what stands before message {} in another way once the \
-                     message, or one after it, is there\n  hint: finetune.train_on = \"last\" needs this of the last \
-                     answer alone, and \"all\" of none",
-                    answer + 1
-                ));
+            if example.ids.len() >= self.max_tokens {
+                break; // the rest is cut off
             }
-            self.extend(&mut example, &whole[at..before.len()], false)?;
+            let (Some(before), Some(after)) = (prefix(answer, true)?, prefix(answer + 1, false)?) else {
+                return Err(cannot_be_divided(answer));
+            };
+            if before < at || after < before {
+                return Err(cannot_be_divided(answer));
+            }
+            self.extend(&mut example, &whole[at..before], false)?;
             let has_text = messages[answer]["content"].as_str().is_none_or(|content| !content.trim().is_empty())
                 || messages[answer].get("tool_calls").is_some();
             let first = example.ids.len();
-            self.extend(&mut example, &whole[before.len()..after.len()], has_text)?;
+            self.extend(&mut example, &whole[before..after], has_text)?;
             self.end_at_stop(&mut example, first);
-            at = after.len();
+            at = after;
         }
         self.extend(&mut example, &whole[at..], false)?;
         Ok(example)
     }
 
-    /// Appends the tokens of a piece of text.
-    fn extend(&self, example: &mut Example, text: &str, counts: bool) -> Result<(), String> {
-        let encoded = match example.ids.is_empty() {
-            true => self.tokenizer.encode_prompt(text), // with a BOS token, as when the model is asked
-            false => self.tokenizer.encode(text),
-        };
-        let ids = encoded.map_err(|error: TokenizerError| format!("cannot be encoded: {error}"))?;
-        example.ids.extend(ids);
-        example.counts.resize(example.ids.len(), counts);
-        Ok(())
+    /// Appends the tokens of a piece of text, a part of a long one at a time: the tokenizer needs a hundred bytes for
+    /// each token.
+    fn extend(&self, example: &mut Example, mut text: &str, counts: bool) -> Result<(), String> {
+        loop {
+            let part = &text[..text.floor_char_boundary(self.max_encoded_bytes)];
+            let at = match part.len() == text.len() {
+                true => None,
+                false => self.tokenizer.safe_split(part).or_else(|| Some(part.rfind('\n')? + 1)),
+            };
+            let part = &part[..at.unwrap_or(part.len())];
+            let encoded = match example.ids.is_empty() {
+                true => self.tokenizer.encode_prompt(part), // with a BOS token, as when the model is asked
+                false => self.tokenizer.encode(part),
+            };
+            let ids = encoded.map_err(|error: TokenizerError| format!("cannot be encoded: {error}"))?;
+            example.ids.extend(ids);
+            text = &text[part.len()..];
+            if text.is_empty() {
+                example.counts.resize(example.ids.len(), counts);
+                return Ok(());
+            }
+        }
     }
 
     /// Text after the last added token of an answer, which starts at `first`, does not count: the model has stopped
@@ -193,7 +262,7 @@ mod tests {
     }
 
     fn renderer(tokenizer: &Tokenizer, train_on: TrainOn) -> Renderer<'_> {
-        Renderer::new(tokenizer, train_on, &GenerateConfig::default()).expect("the template parses")
+        Renderer::new(tokenizer, train_on, &GenerateConfig::default(), 1 << 20).expect("the template parses")
     }
 
     /// The text of a record, with what counts in brackets.
@@ -254,6 +323,47 @@ mod tests {
         let renderer = renderer(&plain, TrainOn::Assistant);
         let record = Record::Completion { prompt: "a".to_owned(), completion: "b".to_owned() };
         assert_eq!(renderer.endless(&renderer.render(&record).expect("it renders")), Some(u32::from(b'b')));
+    }
+
+    #[test]
+    fn only_prefixes_that_are_kept_are_rendered() {
+        let tokenizer = Tokenizer::byte().with_end_of_text();
+        let message = |idx: usize| json!({"role": ["user", "assistant"][idx % 2], "content": "ab"});
+        let messages: Vec<Value> = (0..4000).map(message).collect();
+        let divided = |max_tokens, max_rendered_bytes| {
+            let renderer = Renderer { max_tokens, max_rendered_bytes, ..renderer(&tokenizer, TrainOn::Assistant) };
+            let mut n_renders = 0;
+            let example = renderer.divided(&messages, TrainOn::Assistant, |n, begins_answer| {
+                n_renders += 1;
+                let [turn, reply] = [["", "u:ab\n"][n % 2], ["", "a:"][usize::from(begins_answer)]];
+                Ok("u:ab\na:ab\n".repeat(n / 2) + turn + reply)
+            });
+            (example, n_renders)
+        };
+        let [(all, n_all), (some, n_some)] = [1 << 20, 100].map(|max_tokens| divided(max_tokens, 1 << 30));
+        assert_eq!((n_all, n_some), (4000, 21), "the whole, and two for each answer but the last");
+        let [mut all, mut some] = [all, some].map(|example| example.expect("it can be divided"));
+        assert_eq!(all.ids.len(), some.ids.len());
+        [&mut all, &mut some].map(|example| example.cut(100));
+        assert_eq!(all, some);
+        let error = divided(1 << 20, 1 << 20).0.expect_err("too much is rendered");
+        assert!(error.starts_with("has so many messages") && error.contains("\n  hint: "), "{error}");
+    }
+
+    #[test]
+    fn long_texts_are_encoded_in_parts() {
+        let text = "one two three\nfour 5 six, ".repeat(40);
+        let bpe = Tokenizer::train_bpe(300, &text);
+        let records = [text.clone(), text.replace([' ', '\n'], "")].map(Record::Text);
+        for tokenizer in [bpe, Tokenizer::byte().with_end_of_text()] {
+            let ids = |max_encoded_bytes| {
+                let renderer = Renderer { max_encoded_bytes, ..renderer(&tokenizer, TrainOn::All) };
+                records.each_ref().map(|record| renderer.render(record).expect("it can be encoded"))
+            };
+            let [whole, parts] = [1 << 20, 40].map(ids);
+            assert_eq!(whole[0], parts[0]);
+            assert_eq!(tokenizer.decode(&whole[1].ids), tokenizer.decode(&parts[1].ids), "cuts may be anywhere");
+        }
     }
 
     #[test]
