@@ -185,7 +185,7 @@ impl Tokenizer {
     /// Encodes and decodes texts and tokens of every sort.
     fn try_out(&self) {
         let added = self.inner.added.iter().take(MAX_TRIED);
-        let added: String = added.map(|(_, token)| format!(" {0}{0} ", token.content)).collect();
+        let added: String = added.flat_map(|(_, token)| [" ", &token.content, &token.content, " "]).collect();
         for text in TRIED.into_iter().chain([&*added]) {
             if let Ok(ids) = self.encode_or_panic(text) {
                 self.decode_or_panic(&ids);
