@@ -210,6 +210,13 @@ fn contradicting_settings_are_refused() {
     }
     assert!(alone.rope_scaling.is_some() && (alone.rope_theta - 500.0).abs() < 1e-9, "{alone:?}");
 
+    let why = "and only one of the two is supported";
+    let found = problems("llama", json!({ "rope_parameters": parameters, "rope_theta": 100.0 }));
+    assert_eq!(found, [format!("rope_parameters.rope_theta = 500.0: beside the table it is 100.0, {why}")]);
+    let found = problems("phi3_longrope", json!({ "original_max_position_embeddings": 16 }));
+    let key = "rope_scaling.original_max_position_embeddings";
+    assert_eq!(found, [format!("{key} = 8: beside the table it is 16, {why}")]);
+
     let windows = Model::of("gpt_neo").open().config;
     let layers: Vec<&str> =
         (0..windows.n_layers).map(|i| windows.attention_window_of(i).map_or("global", |_| "local")).collect();

@@ -27,8 +27,12 @@ pub(super) const FAMILY: Family = Family {
         keys: || {
             let own = [
                 Key::Written("original_max_position_embeddings", |model| match model.rope_scaling {
-                    Some(RopeScaling::Longrope { original_context_length: original, .. }) => original.into(),
-                    _ => 4096.into(), // the default, which nothing reads
+                    Some(
+                        RopeScaling::Longrope { original_context_length: original, .. }
+                        | RopeScaling::Llama3 { original_context_length: original, .. }
+                        | RopeScaling::Yarn { original_context_length: original, .. },
+                    ) => original.into(),
+                    Some(RopeScaling::Linear { .. }) | None => 4096.into(), // the default, which nothing reads
                 }),
                 Key::Written("embd_pdrop", no_dropout),
                 Key::Written("resid_pdrop", no_dropout),

@@ -156,8 +156,14 @@ fn read_header(reader: &mut Reader) -> Result<Header, Problem> {
         }
     }
     let start = reader.at().next_multiple_of(alignment);
+    let mut extents = Vec::new();
     for (name, info) in &infos {
-        info.check(alignment, reader.length().saturating_sub(start)).map_err(|reason| format!("`{name}` {reason}"))?;
+        let end = info.end(alignment, reader.length().saturating_sub(start));
+        extents.push((info.offset, end.map_err(|reason| format!("`{name}` {reason}"))?, name));
+    }
+    extents.sort_unstable();
+    if let Some(pair) = extents.windows(2).find(|pair| pair[1].0 < pair[0].1) {
+        return Err(format!("the tensors `{}` and `{}` overlap", pair[0].2, pair[1].2).into());
     }
     Ok((values, infos, start))
 }
@@ -183,8 +189,8 @@ impl TensorInfo {
         Ok(Self { shape, kind, offset: reader.u64()? })
     }
 
-    /// Checks that its numbers lie within the `available` bytes of all tensors.
-    fn check(&self, alignment: u64, available: u64) -> Result<(), String> {
+    /// The offset after its numbers, which must lie within the `available` bytes of all tensors.
+    fn end(&self, alignment: u64, available: u64) -> Result<u64, String> {
         let Self { shape, kind, offset } = self;
         let row = shape.last().copied().unwrap_or(1);
         if !row.is_multiple_of(kind.block_len()) {
@@ -196,7 +202,7 @@ impl TensorInfo {
         let n = shape.iter().try_fold(1_u64, |n, size| n.checked_mul(*size as u64));
         let n_bytes = n.and_then(|n| (n / kind.block_len() as u64).checked_mul(kind.block_bytes() as u64));
         match n_bytes.and_then(|n_bytes| offset.checked_add(n_bytes)) {
-            Some(end) if end <= available => Ok(()),
+            Some(end) if end <= available => Ok(end),
             _ => Err(format!(
                 "of shape {shape:?} in {} begins at byte {offset} of the tensors, and they have {available}",
                 kind.name()
@@ -367,6 +373,8 @@ mod tests {
             (patched(b"three", 5 + 4, &[255; 8]), "`three` of shape [1, 18446744073709551615]"),
             (patched(b"three", 5 + 4 + 16, &[29]), "the numbers of `three` are of the type 29 of ggml"),
             (patched(b"three", 5 + 4 + 16, &[8]), "`three` has rows of 7, not of whole blocks of 32"),
+            (patched(b"three", 5 + 4 + 16 + 4, &[0]), "the tensors `three` and `one` overlap"),
+            (patched(b"three", 5 + 4 + 16 + 4, &[128]), "the tensors `two` and `three` overlap"),
             (patched(b"three", 5 + 4 + 16 + 4, &[1]), "`three` begins at 1, not a multiple of 32"),
             (patched(b"three", 5 + 4 + 16 + 4, &[224; 8]), "`three` of shape [1, 7] in F16 begins at byte 16"),
         ];

@@ -80,6 +80,9 @@ fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: &Rope) -> Option<Rop
         }
     };
     let mut inner = ConfigJson::new(map);
+    for key in ["rope_theta", "partial_rotary_factor"] {
+        expect_same(&mut inner, key, keys.get(key));
+    }
     let rope = Rope {
         theta: inner.number_or("rope_theta", outer.theta),
         fraction: inner.number_or("partial_rotary_factor", outer.fraction),
@@ -87,6 +90,16 @@ fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: &Rope) -> Option<Rop
     };
     keys.problems.extend(inner.problems.into_iter().map(|problem| format!("{name}.{problem}")));
     Some(rope)
+}
+
+/// Reports a number in a table that differs from the one beside it: versions of transformers disagree on the one that
+/// takes precedence.
+fn expect_same(table: &mut ConfigJson<'_>, key: &str, outside: Option<&Value>) {
+    if let (Some(inside), Some(outside)) = (table.get(key), outside)
+        && inside.as_f64() != outside.as_f64()
+    {
+        table.problem(key, inside, &format!("beside the table it is {outside}, and only one of the two is supported"));
+    }
 }
 
 /// `original` is the context length before scaling in older files.
@@ -140,6 +153,7 @@ fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeSc
 
 /// The context length before the scaling, in the table or, in older files, beside it.
 fn original_context_length(keys: &mut ConfigJson<'_>, outside: Option<&Value>) -> usize {
+    expect_same(keys, "original_max_position_embeddings", outside);
     let original = keys.get("original_max_position_embeddings").or(outside);
     let original = original.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     if original.is_none() {
