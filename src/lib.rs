@@ -34,7 +34,7 @@ pub mod view;
 pub use tinderbox_inspect as inspect;
 pub use tinderbox_interop as interop;
 pub use tinderbox_model as model;
-pub use tinderbox_model::{device, format, generate, measure, tokenizer};
+pub use tinderbox_model::{device, format, generate, json, measure, tokenizer};
 pub use tinderbox_train::{autoconfig, config, data, distributed, finetune, optimizer, run, sweep, train};
 #[cfg(feature = "view")]
 pub use view::report;

@@ -149,7 +149,7 @@ fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
 
 fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
     let read = || {
-        let schema = serde_json::from_str(&fs::read_to_string(path)?)?;
+        let schema = crate::json::parse(&fs::read(path)?)?;
         let vocabulary = Vocabulary::of(tokenizer);
         let vocabulary = vocabulary.context("the text of this model's tokens depends on their context")?;
         Ok::<_, anyhow::Error>(Guide::new(&Grammar::of_schema(&schema)?, Arc::new(vocabulary))?)

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use super::args::warn_if_slow;
 use super::exit::{INTERRUPTED, Misuse, on_ctrl_c, this_program};
@@ -154,7 +154,7 @@ fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
 
 fn keys(path: &Path) -> anyhow::Result<ApiKeys> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys in `{}`", path.display()))?;
-    ApiKeys::parse(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key per line", path.display()))
+    ApiKeys::parse(&text).map_err(|reason| anyhow!("`{}` {reason}", path.display()))
 }
 
 /// Notes that a folder has no runs yet; returns an error if it cannot be read.

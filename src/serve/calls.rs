@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::wrong;
-use super::format;
+use super::format::{self, Guided};
 use super::http::random;
 use super::loaded_model::LoadedModel;
-use crate::generate::{CallSchema, Grammar, Guide};
+use crate::generate::{CallSchema, Grammar};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -46,7 +46,7 @@ impl Tools {
     }
 
     /// The guide of a completion that must be a call; `None` if it need not be.
-    pub(super) fn guide(&self, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
+    pub(super) fn guide(&self, model: &LoadedModel) -> Result<Option<Guided>, ApiError> {
         if self.required.is_empty() {
             return Ok(None);
         }

@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use crate::format::cut_in_the_middle;
 
+/// The maximum length of a message in characters, which may quote a request.
+const MAX_MESSAGE: usize = 2000;
+
 /// The part of a request that an error repeats.
 pub(super) fn echoed(text: &str) -> String {
     cut_in_the_middle(text, 100)
@@ -38,7 +41,8 @@ impl ApiError {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
-        Self { status, message: message.into(), r#type, param: None, code: None }
+        let message = cut_in_the_middle(&message.into(), MAX_MESSAGE);
+        Self { status, message, r#type, param: None, code: None }
     }
 
     pub(super) fn code(self, code: &'static str) -> Self {
@@ -46,7 +50,7 @@ impl ApiError {
     }
 
     pub(super) fn param(self, name: &str) -> Self {
-        Self { param: Some(name.to_owned()), ..self }
+        Self { param: Some(echoed(name)), ..self }
     }
 
     /// 400: the request as a whole is invalid.

@@ -12,13 +12,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::error::{ApiError, echoed};
+use crate::json;
 
 /// The fields of a request, or of an object in it.
 pub(super) type Fields = Map<String, Value>;
 
 /// The fields of a request's body.
 pub(super) fn read(body: &[u8]) -> Result<Fields, ApiError> {
-    match serde_json::from_slice(body) {
+    match json::parse(body) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(ApiError::bad_request("the body is JSON, but not an object: it must be {...}")),
         Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),

@@ -1,13 +1,23 @@
 //! `response_format`: the format of a completion, and the guide that enforces it.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ApiError;
 use super::loaded_model::LoadedModel;
 use crate::generate::{Grammar, Guide, SchemaError};
 
+/// A guide, with its share of the schemas in flight.
+#[derive(Clone, Debug)]
+pub(super) struct Guided {
+    pub(super) guide: Guide,
+    _values: Arc<OwnedSemaphorePermit>,
+}
+
 /// The guide of the format in the field `name`; `None` if any text is allowed.
-pub(super) fn guide(name: &str, format: &Value, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
+pub(super) fn guide(name: &str, format: &Value, model: &LoadedModel) -> Result<Option<Guided>, ApiError> {
     let grammar = match format["type"].as_str() {
         None if format.is_null() => return Ok(None),
         Some("text") => return Ok(None),
@@ -38,14 +48,18 @@ fn of_schema(name: &str, schema: &Value) -> Result<Grammar, ApiError> {
 }
 
 /// The guide of a grammar that the field `name` requires.
-pub(super) fn guide_by(name: &str, grammar: Grammar, model: &LoadedModel) -> Result<Guide, ApiError> {
+pub(super) fn guide_by(name: &str, grammar: Grammar, model: &LoadedModel) -> Result<Guided, ApiError> {
     let vocabulary = model.vocabulary().ok_or_else(|| {
         ApiError::field(
             name,
             format!("`{}` cannot follow a schema: the text of its tokens depends on their context", model.name),
         )
     })?;
-    Guide::new(&grammar, vocabulary).map_err(|error| refused(name, &error))
+    let n_values = u32::try_from(grammar.n_values()).expect("the size of a schema is limited");
+    let values = model.schemas.clone().try_acquire_many_owned(n_values);
+    let values = values.map_err(|_| ApiError::busy("the schemas of other requests are as large as they may be"))?;
+    let guide = Guide::new(&grammar, vocabulary).map_err(|error| refused(name, &error))?;
+    Ok(Guided { guide, _values: Arc::new(values) })
 }
 
 pub(super) fn refused(name: &str, error: &SchemaError) -> ApiError {

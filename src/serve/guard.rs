@@ -15,11 +15,21 @@ const COOKIE: &str = "tinderbox_key";
 pub struct ApiKeys(Vec<String>);
 
 impl ApiKeys {
-    /// Reads keys, one per line, and skips empty lines and lines that begin with `#`. `None` if there are no keys.
-    pub fn parse(text: &str) -> Option<Self> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let keys: Vec<String> = lines.map(str::to_owned).collect();
-        (!keys.is_empty()).then_some(Self(keys))
+    /// Reads keys, one per line, and skips empty lines and lines that begin with `#`.
+    ///
+    /// # Errors
+    /// If there are no keys, or one of them cannot be sent in a header; the error does not show it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let lines = (1..).zip(text.lines().map(str::trim));
+        let keys: Vec<_> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+        if let Some((at, _)) = keys.iter().find(|(_, key)| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(format!(
+                "has a key that no request can send, in line {at}\n  hint: write one key per line, of ASCII letters, digits \
+                 and signs, without spaces"
+            ));
+        }
+        let keys: Vec<String> = keys.into_iter().map(|(_, key)| key.to_owned()).collect();
+        if keys.is_empty() { Err("has no keys\n  hint: write one key per line".to_owned()) } else { Ok(Self(keys)) }
     }
 
     /// Whether this is one of the keys. The time that it takes reveals only their lengths.
@@ -154,7 +164,15 @@ mod tests {
 
     #[test]
     fn check_key_accepts_whole_keys() {
-        assert!(ApiKeys::parse("# none\n\n").is_none());
+        for (text, part) in [
+            ("# none\n\n", "has no keys"),
+            ("one\n\ntwo words", "in line 3"),
+            ("caf\u{e9}", "in line 1"),
+            ("\u{feff}one", "in line 1"),
+            ("a\u{7}b", "in line 1"),
+        ] {
+            assert!(ApiKeys::parse(text).is_err_and(|error| error.contains(part)), "{text}");
+        }
         let keys = ApiKeys::parse("# two\n one \n\ntwo\n").expect("the text has two keys");
         for (name, value, is_let_in) in [
             (header::AUTHORIZATION, "Bearer one", true),

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use tokio::sync::Semaphore;
+
 use super::counters::Metrics;
 use super::inspectable::{Inspectable, OpenTensors};
-use super::limits::MAX_WAITING;
+use super::limits::{MAX_SCHEMAS, MAX_WAITING};
 use super::renderer::Renderer;
 use super::scheduler::{Queue, Scheduler, Slots};
 use crate::config::ModelConfig;
@@ -60,6 +62,8 @@ pub(super) struct LoadedModel {
     pub(super) adapters: Option<usize>,
     pub(super) slots: Slots,
     pub(super) queue: Arc<Queue>,
+    /// Permits for the schemas in flight, one for each value.
+    pub(super) schemas: Arc<Semaphore>,
     /// Made for the first sequence with a guide.
     vocabulary: Arc<OnceLock<Option<Arc<Vocabulary>>>>,
 }
@@ -77,6 +81,7 @@ impl LoadedModel {
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let renderer = Arc::new(Renderer::new(program, render, &tokenizer));
         let (queue, vocabulary) = (Arc::new(queue), Arc::default());
+        let schemas = Arc::new(Semaphore::new(MAX_SCHEMAS));
         let named = |Adapted { name, tensors, run }, adapters: Option<usize>| {
             Arc::new(Self {
                 name,
@@ -91,6 +96,7 @@ impl LoadedModel {
                 adapters,
                 slots,
                 queue: Arc::clone(&queue),
+                schemas: Arc::clone(&schemas),
                 vocabulary: Arc::clone(&vocabulary),
             })
         };

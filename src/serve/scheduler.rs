@@ -13,9 +13,10 @@ use tokio::time::timeout;
 
 use super::counters::Metrics;
 use super::error::ApiError;
+use super::format::Guided;
 use super::score::Score;
 use crate::config::GenerateConfig;
-use crate::generate::{Batch, End, Guide, LanguageModel, Logits, Sampler, Sequence};
+use crate::generate::{Batch, End, LanguageModel, Logits, Sampler, Sequence};
 use crate::tokenizer::Tokenizer;
 
 /// The maximum number of tokens of a prompt read between two tokens of the other sequences (chunked prefill).
@@ -31,7 +32,7 @@ pub(super) struct Settings {
     /// Logit biases, by token.
     pub(super) bias: Arc<[(u32, f32)]>,
     /// Allows the next tokens; `None` if all are allowed.
-    pub(super) guide: Option<Guide>,
+    pub(super) guide: Option<Guided>,
     /// Whether the tokens of the prompt are scored as well.
     pub(super) scores_prompt: bool,
     /// The number of most probable tokens with each score; `None` for no scores.
@@ -287,7 +288,9 @@ impl Active {
         let Settings { config, bias, guide, .. } = &**settings;
         let mut sequence = Sequence::new(tokenizer, config, prompt, *sample_idx);
         let sampler = Sampler::of_sequence(tokenizer, config, prompt.len(), *sample_idx);
-        sequence.set_sampler(Box::new(sampler.with_bias(bias.clone()).with_guide(guide.clone())));
+        sequence.set_sampler(Box::new(
+            sampler.with_bias(bias.clone()).with_guide(guide.as_ref().map(|guided| guided.guide.clone())),
+        ));
         Self { request, sequence, scores: Vec::new(), was_read: false }
     }
 

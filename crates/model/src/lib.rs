@@ -21,6 +21,7 @@ pub mod format;
 pub mod generate;
 mod gpt;
 pub mod init;
+pub mod json;
 mod lazy_tensor;
 mod linear;
 pub mod measure;

@@ -55,6 +55,9 @@ fn invalid_arguments_are_explained() {
     folder.write("keys", "# none\n");
     let no_keys = folder.fail(&["serve", "runs/tiny", "--api-key-file", "keys"]);
     assert!(no_keys.contains("has no keys\n  hint: "), "{no_keys}");
+    folder.write("keys", "secret\ntwo words\n");
+    let unusable = folder.fail(&["serve", "runs/tiny", "--api-key-file", "keys"]);
+    assert!(unusable.contains("no request can send, in line 2\n  hint: ") && !unusable.contains("words"), "{unusable}");
     let twice = folder.fail(&["serve", "runs/tiny", "runs/tiny", "--port", "0"]);
     assert!(twice.contains("two models are called `tiny`\n  hint: "), "{twice}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("the system has a free port");

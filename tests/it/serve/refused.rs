@@ -125,6 +125,12 @@ fn errors_have_the_documented_status() {
     assert_eq!(host.get("/v1/models/gpt-5").error(404)["code"], "model_not_found");
     host.get("/v1/nothing").error(404);
     let long = "m".repeat(1 << 20);
+    let streamed = |options: Value| json!({"prompt": "a", "stream": true, "stream_options": options});
+    for body in [json!({"prompt": "a", &long: 1}), json!({"prompt": &long}), streamed(json!({&long: 1}))] {
+        let refused = host.post("/v1/completions", &body);
+        refused.error(400);
+        assert!(refused.body.len() < 5000, "an error repeats only part of the request: {}", refused.body.len());
+    }
     for response in [
         host.post("/v1/completions", &json!({"model": long, "prompt": "a"})),
         host.get(&format!("/v1/{}", &long[..10_000])),
@@ -144,6 +150,8 @@ fn errors_have_the_documented_status() {
     for body in [&b""[..], b"{", b"[]", b"\xff\xfe", b"{\"prompt\": \"a\"} x", "[".repeat(100_000).as_bytes()] {
         host.request("POST", "/v1/completions", "", body).error(400);
     }
+    let twice = host.request("POST", "/v1/completions", "", b"{\"prompt\": \"a\", \"n\": 1, \"n\": 2}");
+    assert!(twice.message(400).contains("the name \"n\" twice"), "{twice:?}");
     host.request("POST", "/v1/completions", "Origin: http://evil.example\r\n", b"{}").error(403);
     let other_host = b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
     Response::read(host.send(other_host)).error(403);
@@ -162,7 +170,7 @@ fn errors_have_the_documented_status() {
 #[test]
 fn pages_of_allowed_sites_may_use_the_server() {
     let origins = vec!["http://friend.example:3000".to_owned()];
-    let keys = ApiKeys::parse("key");
+    let keys = ApiKeys::parse("key").ok();
     let models = vec![model("letters", &letters(), tokenizer())];
     let host = Host::with(models, 1, keys, |options| tinderbox::serve::Options { origins, ..options });
     let ask = |method: &str, origin: &str, more: &str| {
@@ -191,7 +199,7 @@ fn pages_of_allowed_sites_may_use_the_server() {
 
 #[test]
 fn requests_need_a_valid_key() {
-    let keys = ApiKeys::parse("first\nsecond\n");
+    let keys = ApiKeys::parse("first\nsecond\n").ok();
     let host = Host::of(vec![model("letters", &letters(), tokenizer())], 1, keys);
     let ask = |headers: &str| host.request("GET", "/v1/models", headers, b"");
     for headers in ["", "Authorization: Bearer third\r\n", "Authorization: first\r\n"] {

@@ -3,14 +3,15 @@
 //! The grammars, and the tokens that may come next, are those of `llguidance`; this module translates to and from it.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, thread};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
+use crate::format::cut_in_the_middle;
 use crate::tokenizer::Tokenizer;
 
 /// White space between the parts of JSON: a space, or a line break and its indentation. Bounded, so that a model cannot
@@ -20,6 +21,28 @@ const WHITESPACE: &str = r" |\n[ \t]{0,20}";
 /// The limit on the work for one token, in items of the parser: about 10 ms. `llguidance` takes a quarter of it by
 /// default, which an object of 256 optional properties exceeds.
 const MAX_ITEMS_PER_TOKEN: usize = 200_000;
+
+/// The limits on regular expressions: the work for one token, about 10 ms, and their states, of some 2 kB each.
+const MAX_FUEL_PER_TOKEN: u64 = 100_000;
+const MAX_STATES: usize = 50_000;
+
+/// The largest schema, in JSON values, and the most patterns of names in it. `llguidance` bounds the size of a grammar, but
+/// recurses into each reference, and compares each pattern with the others.
+const MAX_VALUES: usize = 4096;
+const PER_VALUE: usize = 16;
+const MAX_NAME_PATTERNS: usize = 16;
+
+/// The most properties of an object that counts them, for which `llguidance` lists all of them once for each of them.
+const MAX_COUNTED: usize = 64;
+
+/// The stack of the thread that compiles a schema of the largest size, several times what it needs.
+const STACK: usize = 64 << 20;
+
+/// The maximum length of an error of `llguidance` in characters, which may quote the schema.
+const MAX_ERROR: usize = 500;
+
+/// Held while a schema is compiled: however many come at once, they take one core.
+static COMPILING: Mutex<()> = Mutex::new(());
 
 /// The reason why a schema cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +55,7 @@ pub struct Grammar {
     grammar: TopLevelGrammar,
     /// The characters of its fixed parts: names of properties, constants, the text around calls.
     characters: BTreeSet<char>,
+    n_values: usize,
 }
 
 /// A call of a function, which [`Grammar::of_calls`] turns into a grammar.
@@ -49,18 +73,25 @@ impl Grammar {
     /// The values of a schema. Properties are generated in the order of the schema.
     ///
     /// # Errors
-    /// If the schema is not an object or a boolean. Unsupported keywords are reported by [`Guide::new`].
+    /// If the schema is not an object or a boolean, or is too large. Unsupported keywords are reported by [`Guide::new`].
     pub fn of_schema(schema: &Value) -> Result<Self, SchemaError> {
+        let n_values = Size::of(0, [schema])?;
         let mut characters = BTreeSet::new();
         let schema = compilable(schema, &mut characters)?;
-        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), characters })
+        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), characters, n_values })
+    }
+
+    /// Its size, to which the memory that it needs is proportional.
+    pub fn n_values(&self) -> usize {
+        self.n_values
     }
 
     /// One of these calls.
     ///
     /// # Errors
-    /// As for [`Grammar::of_schema`], of any of the arguments.
+    /// As for [`Grammar::of_schema`], of the arguments together.
     pub fn of_calls(calls: &[CallSchema<'_>]) -> Result<Self, SchemaError> {
+        let n_values = Size::of(calls.len(), calls.iter().filter_map(|call| call.arguments))?;
         let mut characters = BTreeSet::new();
         let names: Vec<String> = (0..calls.len()).map(|i| format!("call_{i}")).collect();
         let mut rules = vec![format!("start: {}\n", names.join(" | "))];
@@ -73,7 +104,7 @@ impl Grammar {
             ));
             characters.extend(call.before.chars().chain(call.after.chars()));
         }
-        Ok(Self { grammar: TopLevelGrammar::from_lark(rules.concat()), characters })
+        Ok(Self { grammar: TopLevelGrammar::from_lark(rules.concat()), characters, n_values })
     }
 }
 
@@ -92,16 +123,81 @@ fn compilable(schema: &Value, characters: &mut BTreeSet<char>) -> Result<Value, 
     Ok(schema)
 }
 
-/// Keywords whose values are data, not schemas.
+/// The size of a schema.
+#[derive(Default)]
+struct Size {
+    n_values: usize,
+    n_name_patterns: usize,
+    has_too_many_counted: bool,
+}
+
+impl Size {
+    /// The number of values of these schemas, and `n_others`; an error if it takes too long to compile them.
+    fn of<'a>(n_others: usize, schemas: impl IntoIterator<Item = &'a Value>) -> Result<usize, SchemaError> {
+        let mut size = Self { n_values: n_others, ..Self::default() };
+        schemas.into_iter().for_each(|schema| size.add(schema));
+        let problem = match size {
+            Self { n_values, .. } if n_values > MAX_VALUES => {
+                format!(
+                    "it has {n_values} values, where {PER_VALUE} of an enum count as one, and may have {MAX_VALUES}"
+                )
+            }
+            Self { n_name_patterns: n, .. } if n > MAX_NAME_PATTERNS => {
+                format!("it has {n} `patternProperties`, and may have {MAX_NAME_PATTERNS}")
+            }
+            Self { has_too_many_counted: true, .. } => {
+                format!("with `minProperties` or `maxProperties`, an object may have {MAX_COUNTED} properties")
+            }
+            _ => return Ok(size.n_values),
+        };
+        Err(SchemaError(format!("the schema is too large: {problem}")))
+    }
+
+    fn add(&mut self, value: &Value) {
+        self.n_values += 1;
+        match value {
+            Value::Array(items) => items.iter().for_each(|item| self.add(item)),
+            Value::Object(entries) => self.add_entries(entries),
+            _ => {}
+        }
+    }
+
+    fn add_entries(&mut self, entries: &Map<String, Value>) {
+        let n = |key: &str| match entries.get(key) {
+            Some(Value::Object(named)) => named.len(),
+            Some(Value::Array(names)) => names.len(),
+            _ => 0,
+        };
+        self.n_name_patterns += n("patternProperties");
+        let is_counted = ["minProperties", "maxProperties"].iter().any(|key| entries.contains_key(*key));
+        self.has_too_many_counted |= is_counted && n("properties") + n("required") > MAX_COUNTED;
+        for (key, value) in entries {
+            match value.as_array().filter(|_| key == "enum") {
+                Some(values) => {
+                    self.n_values += values.len() / PER_VALUE; // texts and numbers become one pattern
+                    let large = values.iter().filter(|value| value.is_object() || value.is_array());
+                    large.for_each(|value| self.add(value));
+                }
+                None => self.add(value),
+            }
+        }
+    }
+}
+
+/// Keywords whose values are data, not schemas, and those whose values are objects of schemas by name.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
+const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 
 /// Calls `each` with every object of a schema that is not data, outer ones first.
 fn for_each_object(schema: &mut Value, each: &mut dyn FnMut(&mut Map<String, Value>)) {
     match schema {
         Value::Object(entries) => {
             each(entries);
-            for (_, value) in entries.iter_mut().filter(|(key, _)| !DATA.contains(&key.as_str())) {
-                for_each_object(value, each);
+            for (key, value) in entries.iter_mut().filter(|(key, _)| !DATA.contains(&key.as_str())) {
+                match value.as_object_mut().filter(|_| NAMED.contains(&key.as_str())) {
+                    Some(named) => named.values_mut().for_each(|schema| for_each_object(schema, each)),
+                    None => for_each_object(value, each),
+                }
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| for_each_object(item, each)),
@@ -209,8 +305,12 @@ impl Vocabulary {
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&environment).expect("the slices of llguidance are valid");
         factory.quiet();
-        factory.limits_mut().step_max_items = MAX_ITEMS_PER_TOKEN;
-        factory.limits_mut().verbose_errors = false;
+        let limits = factory.limits_mut();
+        limits.step_max_items = MAX_ITEMS_PER_TOKEN;
+        limits.step_lexer_fuel = MAX_FUEL_PER_TOKEN;
+        limits.max_lexer_states = MAX_STATES;
+        limits.precompute_large_lexemes = false; // its time grows with the vocabulary
+        limits.verbose_errors = false;
         Some(Self { factory, n_ids, is_text, characters })
     }
 }
@@ -238,7 +338,7 @@ impl fmt::Debug for Guide {
 }
 
 impl Guide {
-    /// The guide of a sequence that begins now.
+    /// The guide of a sequence that begins now. Compiles the grammar on a thread with a large stack, one at a time.
     ///
     /// # Errors
     /// If the schema has a keyword that is not supported, takes no value, or is too large, or if the vocabulary cannot
@@ -251,9 +351,19 @@ impl Guide {
                 return Err(SchemaError(message));
             }
         }
-        let parser = vocabulary.factory.create_parser(grammar.grammar.clone());
-        let parser = parser.map_err(|error| SchemaError(format!("the schema cannot be used: {error:#}")))?;
-        Ok(Self { matcher: Matcher::new(Ok(parser)), vocabulary })
+        let unusable =
+            |reason: &str| SchemaError(format!("the schema cannot be used: {}", cut_in_the_middle(reason, MAX_ERROR)));
+        let (of, grammar) = (vocabulary.clone(), grammar.grammar.clone());
+        let compile = move || of.factory.create_parser(grammar).map(|parser| Matcher::new(Ok(parser)));
+        let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = thread::Builder::new().name("schema".to_owned()).stack_size(STACK).spawn(compile);
+        let compiled = thread.map_err(|error| unusable(&error.to_string()))?.join();
+        let matcher = compiled.map_err(|_| unusable("it meets a bug in llguidance"))?;
+        let matcher = matcher.map_err(|error| unusable(&format!("{error:#}")))?;
+        match matcher.get_error() {
+            Some(error) => Err(unusable(&error)),
+            None => Ok(Self { matcher, vocabulary }),
+        }
     }
 
     /// Whether the sequence is complete, and nothing can follow.
@@ -336,6 +446,12 @@ mod tests {
             (r#"{"const":{"b":1,"a":[2]}}"#, r#"{"b":1,"a":[2]}"#, r#"{"a""#),
             (r#"{"const":null}"#, "null", "0"),
             (r#"{"type":"string","enum":["a",1]}"#, r#""a""#, "1"),
+            (r#"{"const":null,"enum":[1,null]}"#, "null", "1"),
+            (
+                r#"{"properties":{"default":{"type":"integer"}},"required":["default"]}"#,
+                r#"{"default":1}"#,
+                r#"{"default":1234567890123456}"#,
+            ),
             (r#"{"anyOf":[{"type":"boolean"},{"type":"array","items":{"type":"integer"}}]}"#, "[1, 2]", "[true]"),
             (r#"{"type":"object","additionalProperties":{"type":"integer"}}"#, r#"{"x":1, "y":2}"#, r#"{"x":"y"}"#),
             (r#"{"type":"object","properties":{},"additionalProperties":false}"#, "{ }", r#"{"a":1}"#),
@@ -373,6 +489,7 @@ mod tests {
             (r#"{"properties":{"a":{"not":{"type":"null"}}}}"#, "not"),
             (r#"{"type":"text"}"#, "text"),
             (r#"{"type":"string","enum":[1]}"#, "nsatisfiable"),
+            (r#"{"const":null,"enum":[1]}"#, "nsatisfiable"),
             (r##"{"$ref":"#/$defs/a"}"##, "$defs/a"),
             (r#"{"$ref":"http://elsewhere"}"#, "elsewhere"),
             ("[]", "not an object"),
@@ -383,22 +500,48 @@ mod tests {
         }
     }
 
-    /// A schema of 4 kB whose alternatives double at each of 60 levels, and one whose properties are all optional.
+    /// A schema whose definitions each refer to the next one.
+    fn nested(n_levels: usize, level: impl Fn(Value) -> Value) -> String {
+        let next = |at: usize| json!({"$ref": format!("#/$defs/d{at}")});
+        let mut levels: Map<String, Value> = (0..n_levels).map(|at| (format!("d{at}"), level(next(at + 1)))).collect();
+        levels.insert(format!("d{n_levels}"), json!({"type": "integer"}));
+        json!({"type": "array", "items": next(0), "$defs": levels}).to_string()
+    }
+
+    fn texts(n: usize) -> Map<String, Value> {
+        (0..n).map(|at| (format!("p{at}"), json!({"type": "string"}))).collect()
+    }
+
     #[test]
     fn work_of_hostile_schemas_is_bounded() {
-        let level = |i| format!(r##""d{i}":{{"anyOf":[{{"$ref":"#/$defs/d{0}"}},{{"$ref":"#/$defs/d{0}"}}]}}"##, i + 1);
-        let levels: Vec<String> = (0..60).map(level).collect();
-        let doubling = format!(
-            r##"{{"type":"array","items":{{"$ref":"#/$defs/d0"}},"$defs":{{{},"d60":{{"type":"integer"}}}}}}"##,
-            levels.join(",")
+        // Alternatives that double at each of 60 levels, and as many levels as a schema may have.
+        assert_eq!(takes(&nested(60, |next| json!({"anyOf": [next, next]})), "[1, 2]"), Some(true));
+        assert_eq!(takes(&nested(60, |next| json!({"allOf": [next, next]})), "[1, 2]"), Some(true));
+        assert_eq!(takes(&nested(2000, |next| next), "[1, 2]"), Some(true));
+        assert_eq!(
+            takes(&nested(500, |next| json!({"items": {"anyOf": [next, {"type": "null"}]}})), "[[null]]"),
+            Some(true)
         );
-        assert_eq!(takes(&doubling, "[1, 2]"), Some(true));
-        let optional: Vec<String> = (0..256).map(|i| format!(r#""p{i}":{{"type":"string"}}"#)).collect();
-        let optional = format!(r#"{{"properties":{{{}}},"additionalProperties":false}}"#, optional.join(","));
-        assert_eq!(takes(&optional, r#"{"p0":"x","p255":"y"}"#), Some(true));
-        let large: Vec<String> = (0..600_000).map(|i| i.to_string()).collect();
-        let error = guide(&Tokenizer::byte(), &format!(r#"{{"enum":[{}]}}"#, large.join(","))).expect_err("too large");
-        assert!(error.to_string().contains("cannot be used"), "{error}");
+        let optional = json!({"properties": texts(256), "additionalProperties": false});
+        assert_eq!(takes(&optional.to_string(), r#"{"p0":"x","p255":"y"}"#), Some(true));
+        let one = |at: usize| json!({"type": "object", "properties": {format!("p{at}"): {"type": "string"}}});
+        let alternatives = json!({"anyOf": (0..256).map(one).collect::<Vec<_>>()});
+        assert_eq!(takes(&alternatives.to_string(), r#"{"p0":"x"}"#), Some(true));
+        assert_eq!(takes(r#"{"pattern":"(a|b)*a(a|b){200}$"}"#, "\"aa"), None);
+        let many: Vec<usize> = (0..600_000).collect();
+        let patterns: Map<String, Value> = (0..17).map(|at| (format!("^x{at}$"), json!({"type": "string"}))).collect();
+        let long = "x".repeat(1 << 20);
+        for (schema, part) in [
+            (nested(2100, |next| next), "4207 values"),
+            (json!({"enum": many}).to_string(), "37501 values"),
+            (json!({"patternProperties": patterns}).to_string(), "17 `patternProperties`"),
+            (json!({"minProperties": 1, "properties": texts(65)}).to_string(), "64 properties"),
+            (json!({"type": long}).to_string(), "cannot be used"),
+            (json!({"minLength": "é".repeat(100)}).to_string(), "a bug in llguidance"),
+        ] {
+            let error = guide(&Tokenizer::byte(), &schema).expect_err(part).to_string();
+            assert!(error.contains(part) && error.len() < 1000, "{part}: {error:.1000}");
+        }
     }
 
     #[test]
