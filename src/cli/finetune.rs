@@ -350,7 +350,6 @@ fn next_command(args: &Args, summary: &Summary) -> String {
     format!("{} finetune {run} --data {data} --run-dir {run_dir} --resume", program())
 }
 
-/// The answer to a prompt.
 fn answer(
     model: &LanguageModel,
     tokenizer: &Tokenizer,

@@ -66,7 +66,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Imports adapters as a run that refers to its base.
 fn run_adapters(args: &Args, base: &Path) -> anyhow::Result<()> {
     let lora = interop::import_adapters(&args.model, base, &args.run_dir, args.overwrite)?;
     let targets: Vec<String> = lora.targets.iter().map(ToString::to_string).collect();

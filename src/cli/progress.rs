@@ -63,7 +63,6 @@ enum Surface {
     Lines,
     /// Standard error, above a progress bar.
     Bar(ProgressBar),
-    /// The dashboard.
     Dashboard(Dashboard),
 }
 

@@ -241,7 +241,6 @@ fn last(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// The checkpoint that a model was opened from.
 #[derive(Clone)]
 struct OpenedCheckpoint {
     checkpoint: PathBuf,

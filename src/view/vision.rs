@@ -21,7 +21,6 @@ const VISIONS: [(&str, [[f64; 3]; 3]); 4] = [
     ("tritanopia", [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
 ];
 
-/// The colour as seen with this vision.
 fn seen(color: LinSrgb<f64>, vision: [[f64; 3]; 3]) -> Lab<D65, f64> {
     let rgb: [f64; 3] = color.into();
     let seen = vision.map(|row| row.iter().zip(rgb).map(|(factor, c)| factor * c).sum::<f64>().clamp(0.0, 1.0));

@@ -177,7 +177,6 @@ fn matrix(shape: &[usize]) -> [usize; 2] {
     }
 }
 
-/// The indices of the columns, in order.
 pub(crate) fn indices(columns: &Columns) -> Vec<usize> {
     columns.ranges.iter().cloned().flatten().collect()
 }

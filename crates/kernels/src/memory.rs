@@ -19,7 +19,6 @@ pub struct TrainingMemory {
     pub temporary: f64,
 }
 
-/// The bytes of an f32 tensor.
 pub(crate) fn bytes<const D: usize>(shape: [usize; D]) -> f64 {
     4.0 * shape.map(|size| size as f64).iter().product::<f64>()
 }

@@ -150,7 +150,6 @@ pub(crate) fn composed_nesterov(
     [mean.clone() * momentum + new, mean]
 }
 
-/// The scalar of a tensor `[1]`; 1 if there is none.
 fn scalar_or_one(factor: Option<Tensor<1>>) -> f32 {
     factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0])
 }

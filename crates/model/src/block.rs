@@ -161,7 +161,6 @@ impl Block {
         normalized(self.attention_norm.as_ref(), x)
     }
 
-    /// The output of a layer as it is added to the residual stream.
     fn to_residual(&self, output: Tensor<3>, norm: Option<&Norm>) -> Tensor<3> {
         scaled(normalized(norm, output), self.residual_scale)
     }

@@ -40,7 +40,6 @@ pub(crate) enum Activity {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Board {
-    /// The run and its device, as the title.
     pub(crate) title: String,
     pub(crate) activity: Activity,
     /// The number of updates made before this process started.
@@ -51,7 +50,6 @@ pub(crate) struct Board {
     eval_interval: usize,
     /// The number of evaluations made so far.
     pub(crate) evaluations: usize,
-    /// The values of [`METRICS`].
     pub(crate) metrics: [History; METRICS.len()],
     /// The index of the metric on the chart.
     pub(crate) selected: usize,

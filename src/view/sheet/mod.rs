@@ -25,7 +25,6 @@ pub struct Sheet {
     pub(crate) figures: Vec<Figure>,
 }
 
-/// A figure with its title.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
     pub title: String,

@@ -23,7 +23,6 @@ pub(crate) struct Across {
     pub factor: f64,
 }
 
-/// Steps of training.
 pub(crate) const STEPS: Across = Across { name: "step", factor: 1.0 };
 /// Milliseconds, shown as seconds.
 pub(crate) const SECONDS: Across = Across { name: "seconds", factor: 1e-3 };
@@ -55,7 +54,6 @@ pub(crate) struct Chart {
     pub decimals: Option<u8>,
 }
 
-/// A curve.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub name: String,

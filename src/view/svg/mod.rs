@@ -40,7 +40,6 @@ pub(crate) struct Stack {
     /// The width of the content so far, and its lower end.
     pub width: f64,
     pub y: f64,
-    /// The font size.
     size: f64,
 }
 

@@ -76,7 +76,6 @@ fn heading(text: &mut String, name: &str, rest: &str) {
     text.extend([gap, name, ": ", rest, "\n"]);
 }
 
-/// A name, a right-aligned value and a remark.
 fn row(text: &mut String, name: &str, value: &str, remark: &str) {
     text.push_str(format!("  {name:<24} {value:>15}  {remark}").trim_end());
     text.push('\n');

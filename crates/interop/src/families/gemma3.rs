@@ -167,7 +167,6 @@ pub(super) fn scale_of_27b(config: &ModelConfig, its_layers: usize) -> Option<f6
     (config.n_layers == its_layers).then(|| width.powf(-0.5))
 }
 
-/// Checks that the scale of scores is llama.cpp's.
 pub(super) fn check_scale(config: &ModelConfig, in_llama_cpp: Option<f64>) -> Result<(), String> {
     let scale = config.attention_scale();
     let expected = ModelConfig { attention_scale: in_llama_cpp, ..config.clone() }.attention_scale();

@@ -75,7 +75,6 @@ pub(super) const ACTIVATIONS: [(&str, MlpKind); 4] = [
     ("gelu", MlpKind::Gelu),
 ];
 
-/// The closest config of GPT-2 and its descendants.
 pub(super) fn closest_config(config: &ModelConfig) -> ModelConfig {
     ModelConfig {
         position: PositionKind::Learned,

@@ -124,7 +124,6 @@ pub(super) fn closest_config(config: &ModelConfig) -> ModelConfig {
     ModelConfig { position: PositionKind::Rope, norm: NormKind::RmsNorm, mlp: MlpKind::Swiglu, ..plain(config) }
 }
 
-/// The keys in the `config.json` of Llama or a descendant.
 pub(super) fn keys(json: &LlamaJson) -> Vec<Key> {
     let first = [
         Key::Size("hidden_size", |model| &mut model.d_model),

@@ -56,7 +56,6 @@ pub(crate) struct Transformers {
     pub(crate) tensors: TensorNames,
 }
 
-/// A family in llama.cpp.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct LlamaCpp {
     /// llama.cpp's name for it.

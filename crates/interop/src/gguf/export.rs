@@ -89,7 +89,6 @@ pub(super) fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorTy
     }
 }
 
-/// The tensors that encode a scaling of `RoPE`.
 fn rope_freqs(config: &ModelConfig) -> impl Iterator<Item = (String, LazyTensor)> {
     let scaling = config.rope_scaling.as_ref().filter(|_| config.position == PositionKind::Rope);
     let tensors = scaling.map(|scaling| rope_freqs::tensors(scaling, config.rope_theta, config.rotary_dim()));

@@ -22,7 +22,6 @@ const OWN_SCALING: &str = "tinderbox.rope_scaling";
 const EXPORTED: &str = "tinderbox.exported";
 /// Whether `output.weight` is the token embedding, in architectures that must have one.
 const TIED: &str = "tinderbox.tie_embeddings";
-/// The separator of documents in the training text.
 const DOCUMENT_SEPARATOR: &str = "tinderbox.document_separator";
 /// The version of the quantised block formats.
 const QUANTIZATION_VERSION: u32 = 2;
@@ -196,7 +195,6 @@ pub(super) fn write_document_separator(separator: &str) -> (String, Value) {
     (DOCUMENT_SEPARATOR.to_owned(), Value::string(separator))
 }
 
-/// The separator of documents in the training text, if the file has one.
 pub(super) fn document_separator(metadata: &Metadata) -> Result<Option<String>, InteropError> {
     let separator = metadata.string(DOCUMENT_SEPARATOR)?.filter(|separator| !separator.is_empty());
     Ok(separator.map(str::to_owned))
@@ -254,7 +252,6 @@ fn refuse_more(keys: &ArchitectureKeys<'_>, gguf: &LlamaCpp) -> Result<(), Inter
     Ok(())
 }
 
-/// The fraction of a head that rotates.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as `ModelConfig::rotary_dim` does")]
 fn rotary_fraction(keys: &ArchitectureKeys<'_>, head_dim: usize) -> Result<f64, InteropError> {
     let rotary_dim = keys.optional_count("rope.dimension_count")?.unwrap_or(head_dim);

@@ -94,7 +94,6 @@ pub enum Value {
 /// Values of one type, stored as compactly as in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Array {
-    /// The bytes of the numbers.
     Numbers(NumberType, Vec<u8>),
     Strings(Vec<String>),
 }

@@ -199,7 +199,6 @@ pub(crate) fn read_adapters(
     to_ours(&layout, &table, &theirs, dropout).map_err(refused)
 }
 
-/// The dimensions of A, B and the lengths.
 const N_DIMENSIONS: [usize; 3] = [2, 2, 1];
 
 /// The layer of a tensor, 0 for the matrix A, 1 for B and 2 for the lengths of DoRA, and whether it is stored

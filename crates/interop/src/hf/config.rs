@@ -41,7 +41,6 @@ pub(super) fn read(map: &Map<String, Value>) -> Result<(&'static Family, ModelCo
 const OWN: &str = "tinderbox";
 const DOCUMENT_SEPARATOR: &str = "document_separator";
 
-/// The separator of documents in the training text, if the file has one.
 pub(super) fn document_separator(map: &Map<String, Value>) -> Option<String> {
     let separator = map.get(OWN)?.get(DOCUMENT_SEPARATOR)?.as_str()?;
     (!separator.is_empty()).then(|| separator.to_owned())

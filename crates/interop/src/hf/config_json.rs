@@ -39,7 +39,6 @@ impl<'a> ConfigJson<'a> {
         }
     }
 
-    /// A required size.
     pub(crate) fn size(&mut self, key: &str) -> usize {
         self.require(key);
         self.size_or(key, 1)
@@ -54,7 +53,6 @@ impl<'a> ConfigJson<'a> {
         self.read_or(key, default, "a number", number)
     }
 
-    /// A required number.
     pub(crate) fn number(&mut self, key: &str) -> f64 {
         self.require(key);
         self.number_or(key, 1.0)
@@ -134,7 +132,6 @@ impl<'a> ConfigJson<'a> {
     }
 }
 
-/// A finite number.
 fn number(value: &Value) -> Option<f64> {
     value.as_f64().filter(|number| number.is_finite())
 }

@@ -21,7 +21,6 @@ pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) ->
     write_folder(output, overwrite, |folder, text| write_files(model, dtype, folder, text))
 }
 
-/// Writes a file of text, by its name.
 type WriteText<'a> = &'a dyn Fn(&str, &str) -> Result<(), InteropError>;
 
 /// Writes a folder and its manifest, atomically.

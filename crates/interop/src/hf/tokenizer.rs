@@ -11,7 +11,6 @@ use crate::{InteropError, TokenizerFiles};
 /// Keys of `tokenizer_config.json` that name special tokens.
 const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
-/// Reads the tokenizer of a model with this `config.json`.
 pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<TokenizerFiles, InteropError> {
     let mut config = folder.json("tokenizer_config.json")?.unwrap_or_default();
     if let Some(template) = folder.text("chat_template.jinja")? {

@@ -94,7 +94,6 @@ pub(super) fn compare_all(ours: &Tensors, theirs: &ForeignModel) -> Result<Vec<T
     compared.map_err(|source| InteropError::Read { path: theirs.path.clone(), source })
 }
 
-/// The number type of each tensor of the file.
 fn dtypes(source: &ForeignModel) -> Result<BTreeMap<String, TensorType>, InteropError> {
     if source.naming == Naming::Gguf {
         return gguf::tensor_types(&source.path);

@@ -7,7 +7,6 @@ use pulp::Simd;
 /// The number of columns in a panel: two registers of AVX-512, four of AVX2, eight of NEON.
 pub(crate) const WIDTH: usize = 32;
 
-/// The number of panels for `columns` columns.
 pub(crate) const fn n_panels(columns: usize) -> usize {
     columns.div_ceil(WIDTH)
 }

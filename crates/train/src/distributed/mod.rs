@@ -228,7 +228,6 @@ impl Ranks {
         (0..self.size()).map(|rank| self.text_of(rank, text)).collect()
     }
 
-    /// Broadcasts the text of `rank` to all ranks and returns it.
     fn text_of(&self, rank: usize, text: &str) -> String {
         let mut length = (text.len() as u64).to_le_bytes();
         self.collective.broadcast(rank, &mut length);

@@ -5,7 +5,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{Collective, Limit};
 
-/// A rank that is a thread of this process.
 #[derive(Debug)]
 pub(super) struct Thread {
     rank: usize,

@@ -42,7 +42,6 @@ pub(super) trait UpdateRule: Debug {
     /// tensor's name in a checkpoint, and its length.
     fn state(&self, parameter: &Parameter) -> Vec<(&'static str, usize)>;
 
-    /// The FLOPs of the matrix products in an update of a parameter.
     fn flops(&self, _: &Parameter) -> f64 {
         0.0
     }

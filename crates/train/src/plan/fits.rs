@@ -39,7 +39,6 @@ impl Writing<'_> {
         self.weights.saturating_add(self.cache()).saturating_add(self.rotations())
     }
 
-    /// The KV cache.
     fn cache(&self) -> u64 {
         self.model.cache_bytes(self.n_tokens).saturating_mul(self.n_texts)
     }

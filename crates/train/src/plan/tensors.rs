@@ -25,7 +25,6 @@ impl Tensors {
         self.0.iter().fold(0.0, |sum, (parameter, n)| sum + *n as f64 * of(parameter))
     }
 
-    /// The sum of the `n` largest numbers.
     pub(super) fn sum_of_largest(&self, mut n: usize, of: impl Fn(&Parameter) -> f64) -> f64 {
         let mut numbers: Vec<(f64, usize)> = self.0.iter().map(|(parameter, n)| (of(parameter), *n)).collect();
         numbers.sort_by(|a, b| b.0.total_cmp(&a.0));

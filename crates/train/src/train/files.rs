@@ -26,7 +26,6 @@ impl Files {
         Ok(self.run.set_best(step)?)
     }
 
-    /// Replaces the state of the checkpoint of its step.
     pub(super) fn replace_state(&self, state: &TrainState) -> Result<(), TrainError> {
         self.lock.check()?;
         Ok(Checkpoint::replace_state(&self.run.checkpoint(state.step), state)?)

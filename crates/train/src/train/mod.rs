@@ -120,7 +120,6 @@ fn train_with(
     to_the_end(Training::start(prepared, device, observer, interrupter, began)?)
 }
 
-/// The training loop.
 fn to_the_end(mut run: Training<'_>) -> Result<Summary, TrainError> {
     let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = run.config().train;
     while !run.is_done() || run.has_pending() {

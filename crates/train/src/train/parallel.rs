@@ -139,7 +139,6 @@ impl DataParallel {
     }
 }
 
-/// Replaces the weights of `model` with those of rank 0.
 pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
     if ranks.is_alone() {
         return model;

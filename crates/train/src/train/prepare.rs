@@ -224,7 +224,6 @@ struct Parent {
 }
 
 impl Parent {
-    /// Finds the checkpoint `from` for a new run with `config` at `root`.
     fn find(from: &Path, config: &Config, root: &Path) -> Result<Self, TrainError> {
         let located = run::locate(from)?;
         let own = located.run.root().canonicalize();

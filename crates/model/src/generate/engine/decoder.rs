@@ -24,7 +24,6 @@ pub struct Decoder {
     cache: Cache,
     work: Work,
     adapter_work: AdapterWork,
-    /// The adapters of each sequence.
     adapters: Vec<Option<usize>>,
     /// The first row of each sequence in the current pass.
     first_rows: Vec<Option<usize>>,
