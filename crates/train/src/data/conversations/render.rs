@@ -125,11 +125,15 @@ impl<'a> Renderer<'a> {
         let variables: Map<String, Value> =
             tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
         self.divided(messages, train_on, |n, begins_answer| {
-            template.render(&messages[..n], begins_answer, &variables).map_err(|error| {
-                format!(
-                    "does not suit the chat template: {error}\n  hint: the template of the model decides which roles \
-                         may follow each other"
-                )
+            template.render(&messages[..n], begins_answer, &variables).map_err(|error| match error {
+                RenderError::Refused(why) => format!(
+                    "does not suit the chat template: {why}\n  hint: the template of the model decides which roles may \
+                     follow each other"
+                ),
+                RenderError::Unusable(why) => format!(
+                    "is too much for the chat template: {why}\n  hint: remove the line if others are read, and else give \
+                     the model another template"
+                ),
             })
         })
     }
