@@ -82,6 +82,7 @@ impl RunDir {
         let beside = PartialDir::create(root).map_err(cannot_write(root))?;
         let written = beside.path().join(CHECKPOINTS);
         checkpoint.write(&written)?;
+        let _waiting = disk::lock_folder(disk::folder_of(root)); // for others that do the same, not for a training
         let _lock = Self::lock(root)?;
         let run = Self::create(root, overwrite, config, tokenizer)?;
         let step = checkpoint.state.step;
