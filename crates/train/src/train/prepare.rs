@@ -131,7 +131,7 @@ fn open_parts(
         }
         (other, _) => other,
     })?;
-    check_preferences(config, &corpus)?;
+    check_finetune(config, &corpus)?;
     if parent.is_none() {
         corpus.tokenizer = corpus.tokenizer.without_bos(); // the training text has no BOS token either
     }
@@ -162,21 +162,56 @@ pub(crate) fn dry_run(mut config: Config, device: &OpenDevice) -> Result<(Config
     Ok((config, corpus, model))
 }
 
-/// DPO's reference is the model without its adapters, and each answer of a pair has a separate row.
-fn check_preferences(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
-    if !corpus.train_batches().are_preferences() {
-        return Ok(());
-    }
-    let FinetuneConfig { method, preference, packing, .. } = &config.finetune;
-    let problem = if *packing {
-        "finetune.packing = true must be false with preferences: each answer has a separate row"
-    } else if *method == FinetuneMethod::Full && *preference == PreferenceLoss::Dpo {
-        "finetune.method = \"full\" must be \"lora\" or \"dora\" with preferences: finetune.preference = \"dpo\" \
-         compares with the model without its adapters; \"orpo\" takes any method"
-    } else {
-        return Ok(());
+/// Refuses keys that do nothing with these records or this method. Runs of earlier versions may have them, so only new
+/// runs are checked.
+fn check_finetune(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
+    let given = &config.finetune;
+    let FinetuneConfig { method, preference, packing, train_on, .. } = given;
+    let are_preferences = corpus.train_batches().are_preferences();
+    let default = FinetuneConfig::default();
+    let (beta, rank, alpha, use_rslora) = (default.beta, default.rank, default.alpha, default.use_rslora);
+    let without_preferences = FinetuneConfig { preference: default.preference, beta, ..given.clone() };
+    let without_adapters = FinetuneConfig {
+        rank,
+        alpha,
+        use_rslora,
+        targets: default.targets,
+        last_blocks: default.last_blocks,
+        dropout: default.dropout,
+        trained_tokens: default.trained_tokens,
+        ..given.clone()
     };
-    Err(ConfigError::Settings(BrokenRules(vec![problem.to_owned()])).into())
+    let is_full = *method == FinetuneMethod::Full;
+    let problems = [
+        (
+            are_preferences && *packing,
+            "finetune.packing = true must be false with preferences: each answer has a separate row",
+        ),
+        (
+            are_preferences && is_full && *preference == PreferenceLoss::Dpo,
+            "finetune.method = \"full\" must be \"lora\" or \"dora\" with preferences: finetune.preference = \"dpo\" \
+             compares with the model without its adapters; \"orpo\" takes any method",
+        ),
+        (
+            are_preferences && *train_on != default.train_on,
+            "finetune.train_on must be \"assistant\" with preferences: the last answer of each counts",
+        ),
+        (
+            !are_preferences && *given != without_preferences,
+            "finetune.preference and finetune.beta must be left out: no record has `chosen` and `rejected`",
+        ),
+        (
+            is_full && *given != without_adapters,
+            "finetune.method = \"full\" has no adapters, so rank, alpha, use_rslora, targets, last_blocks, dropout and \
+             trained_tokens of [finetune] must be left out",
+        ),
+    ];
+    let problems: Vec<String> =
+        problems.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, problem)| problem.to_owned()).collect();
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigError::Settings(BrokenRules(problems)).into()),
+    }
 }
 
 /// The model that a run trains: with new adapters if its config asks for them.
