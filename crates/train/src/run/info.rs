@@ -110,7 +110,7 @@ impl RunInfo {
             wall_s: timings.iter().rev().find_map(|line| line.wall_s),
             val_loss,
             is_estimate: val_loss.is_some() && !is_complete,
-            val_bits_per_byte: val_loss.and_then(|loss| Some(loss * bits_per_byte_of_a_nat(last_process, end)?)),
+            val_bits_per_byte: val_loss.and_then(|loss| Some(loss * bits_per_byte_of_a_nat(last_process, &metrics)?)),
             best_step,
             device: last_process.and_then(|process| process.device.clone()),
             began_unix_s: processes.first().and_then(|first| first.began_unix_s),
@@ -135,13 +135,18 @@ fn best_estimate(metrics: &[MetricsLine], step: u64) -> Option<(f64, u64)> {
     estimates.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// Bits per byte of the validation split for each nat per token: from its sizes, or from a final line with both losses.
-fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) -> Option<f64> {
-    let of_sizes = process.and_then(|process| {
-        let (tokens, bytes) = (process.val_tokens?, process.val_bytes?);
-        (bytes > 0).then(|| tokens as f64 / bytes as f64 / std::f64::consts::LN_2)
+/// Bits per byte of the validation split for each nat per token: from the last line with both losses, since of records
+/// only the tokens that count are measured, or from the sizes of the split.
+fn bits_per_byte_of_a_nat(process: Option<&Process>, metrics: &[MetricsLine]) -> Option<f64> {
+    let of_losses = metrics.iter().rev().find_map(|line| {
+        let whole = line.val_bits_per_byte.zip(line.val_loss);
+        let (bits, loss) = whole.or_else(|| line.val_bits_per_byte_estimate.zip(line.val_loss_estimate))?;
+        (loss > 0.0).then_some(bits / loss)
     });
-    of_sizes.or_else(|| Some(end?.val_bits_per_byte? / end?.val_loss?))
+    of_losses.or_else(|| {
+        let (tokens, bytes) = (process?.val_tokens?, process?.val_bytes?);
+        (bytes > 0).then(|| tokens as f64 / bytes as f64 / std::f64::consts::LN_2)
+    })
 }
 
 /// The training state in the last checkpoint.
