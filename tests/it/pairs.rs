@@ -1,8 +1,9 @@
 //! Whole runs with every pair of options, and what must be true of any of them; and random models.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::BufRead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -21,7 +22,7 @@ use tinderbox::train::{Event, Start, Summary};
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
 use crate::devices::{ndarray, wgpu};
-use crate::fixtures::{Folder, Place, Ran, copy, expect_close, fs, host, list, number, observed_on};
+use crate::fixtures::{Folder, Place, Ran, copy, expect_close, files, fs, host, list, number, observed_on};
 use crate::optimizers::check_muon;
 use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
 
@@ -305,33 +306,50 @@ impl AnyRun {
         place
     }
 
-    fn config(&self, place: &Place) -> Config {
+    /// The config of the run, or the reason why it is refused.
+    fn config(&self, place: &Place) -> Result<Config, String> {
         let common = ["train.max_steps=6", "train.eval_interval=2", "train.log_interval=1", "train.sample_tokens=0"];
-        let settings = [&common[..], &self.settings(false)].concat();
-        if !self.is_tuned() {
-            return place.config(&[&settings[..], &self.settings(true)].concat());
+        let sizes = ["model.context_length=16", "model.d_model=16", "model.n_layers=2", "model.n_heads=2"];
+        let mut overrides: Vec<String> =
+            [&common[..], &self.settings(false)].concat().iter().map(ToString::to_string).collect();
+        let base = self.is_tuned().then(|| place.run("base").config().expect("the base has a config"));
+        if self.is_tuned() {
+            let paths = [("data.path", "records.jsonl"), ("finetune.base", "base")];
+            overrides.extend(paths.map(|(key, name)| format!("{key}={:?}", place.path(name))));
+        } else {
+            overrides.extend([&sizes[..], &self.settings(true)].concat().iter().map(ToString::to_string));
         }
-        let paths = [("data.path", "records.jsonl"), ("finetune.base", "base")];
-        let mut overrides = paths.map(|(key, name)| format!("{key}={:?}", place.path(name))).to_vec();
-        overrides.extend(settings.into_iter().map(str::to_owned));
-        let base = place.run("base").config().expect("the base has a config");
         let mut toml: toml::Table = toml::from_str(&place.config(&[]).to_toml()).expect("TOML");
         for inherited in ["model", "tokenizer"] {
             toml.remove(inherited);
         }
-        let (toml, base) = (toml.to_string(), Some(Base::Weights(&base)));
-        Config::from_toml_inheriting(&toml, Path::new("any.toml"), &overrides, base).expect("a valid config")
+        let (toml, base) = (toml.to_string(), base.as_ref().map(Base::Weights));
+        Config::from_toml_inheriting(&toml, Path::new("any.toml"), &overrides, base).map_err(|error| error.to_string())
     }
 
-    /// Trains in the folder `run`, until it is stopped after a step.
-    fn train(&self, place: &Place, run: &str, start: Start, stop_after: Option<usize>) -> Summary {
-        let job = place.job(run, self.config(place), start);
+    /// Trains in the folder `run`, until it is stopped after a step; the message if it is refused.
+    fn try_train(&self, place: &Place, run: &str, start: Start, stop_after: Option<usize>) -> Result<Summary, String> {
+        let job = place.job(run, self.config(place)?, start);
         let others = vec![job.device.clone(); usize::from(self.level("ranks") != "1")];
         let trained = observed_on(job, &others, move |event, interrupter| match event {
             Event::Stepped { step, .. } if Some(*step) == stop_after => interrupter.stop(None),
             _ => {}
         });
-        trained.unwrap_or_else(|error| panic!("{run} is not trained: {error}"))
+        trained.map_err(|error| error.to_string())
+    }
+
+    fn train(&self, place: &Place, run: &str, start: Start, stop_after: Option<usize>) -> Summary {
+        self.try_train(place, run, start, stop_after).unwrap_or_else(|error| panic!("{run} is not trained: {error}"))
+    }
+
+    /// The files that the options of a run change, except its config.
+    fn outputs(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let place = self.place();
+        self.train(&place, "run", Start::New, None);
+        let mut outputs = files(&place.path("run"));
+        outputs.retain(|path, _| !["config.toml", "timings.jsonl"].contains(&path.to_str().expect("UTF-8")));
+        outputs.retain(|path, _| !path.ends_with("state.json"));
+        outputs
     }
 
     /// Checks that the last checkpoint of two runs and their other files without clock values are the same.
@@ -493,12 +511,101 @@ fn runs_of_many_pairs_of_options_keep_every_promise() {
     check_all(&covering_runs(49)[..24]);
 }
 
+/// The run with these levels of options, and with the first method that they are compatible with.
+fn run_with(choices: &[Choice]) -> Option<AnyRun> {
+    let mut run = AnyRun([0; OPTIONS.len()]);
+    choices.iter().for_each(|(option, level)| run.0[*option] = *level);
+    let is_fixed = choices.iter().any(|(option, _)| *option == 0);
+    let mut methods = (0..OPTIONS[0].1.len()).filter(|method| !is_fixed || *method == run.0[0]);
+    run.0[0] = methods.find(|method| choices.iter().all(|it| it.0 == 0 || are_compatible((0, *method), *it)))?;
+    Some(run)
+}
+
+#[test]
+fn every_option_changes_the_run() {
+    let mut plain: BTreeMap<usize, BTreeMap<PathBuf, Vec<u8>>> = BTreeMap::new();
+    for (option, (name, levels)) in OPTIONS.iter().enumerate().skip(1) {
+        for level in 1..levels.len() {
+            if (*name, levels[level].0) == ("ranks", "2") {
+                continue; // but for rounding
+            }
+            let run = run_with(&[(option, level)]).expect("a method has the option");
+            let method = run.0[0];
+            let without = plain.entry(method).or_insert_with(|| run_with(&[(0, method)]).expect("a method").outputs());
+            assert!(*without != run.outputs(), "{} changes nothing", run.name());
+        }
+    }
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let choices =
+        || OPTIONS.iter().enumerate().flat_map(|(idx, (_, levels))| (0..levels.len()).map(move |at| (idx, at)));
+    for one in choices() {
+        let (option, level) = (OPTIONS[one.0].0, OPTIONS[one.0].1[one.1].0);
+        for other in choices().filter(|other| other.1 == 1 && excludes(option, level, OPTIONS[other.0].0)) {
+            // A template is part of the base, `with_replacement` is documented, and skipped spikes do resume otherwise.
+            let kept = [("scratch", "template"), ("2 local", "spikes")];
+            if kept.contains(&(level, OPTIONS[other.0].0)) || OPTIONS[other.0].0 == "replacement" {
+                continue;
+            }
+            // Ranks exclude formats of a base only where there is a base.
+            let lora = (0, 2);
+            let is_of_adapters = one.0 != 0 && !are_compatible((0, 0), other);
+            let mut run = run_with(if is_of_adapters { &[lora] } else { &[] }).expect("a method");
+            run.0[one.0] = one.1;
+            run.0[other.0] = other.1;
+            let refused = run.try_train(&run.place(), "run", Start::New, None);
+            let message = refused.err().unwrap_or_else(|| panic!("{} trains", run.name()));
+            let key = OPTIONS[other.0].1[other.1].1[0].split(['.', '=']).nth(1).expect("a key");
+            assert!(message.contains(key) || message.contains("finetune.base = none"), "{}: {message}", run.name());
+        }
+    }
+}
+
 #[test]
 #[ignore = "takes minutes"]
 fn runs_of_all_pairs_of_options_keep_every_promise() {
     let runs = covering_runs(49);
     check_all(&runs);
     eprintln!("{} runs have every pair of options", runs.len());
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_hundred_killed_runs_resume_exactly() {
+    let (runs, mut random) = (covering_runs(7), Random(7));
+    let on_one_rank: Vec<&AnyRun> = runs.iter().filter(|run| run.level("ranks") == "1").collect();
+    let (mut n_kills, mut n_before_checkpoints) = (0, 0);
+    for (idx, run) in on_one_rank.iter().cycle().take(200).enumerate() {
+        let (place, folder) = (run.place(), Folder::new());
+        run.train(&place, "whole", Start::New, None);
+        let [config, killed] =
+            ["whole/config.toml", "killed"].map(|it| place.path(it).to_str().expect("UTF-8").to_owned());
+        for n_left in (0..=1 + idx % 2).rev() {
+            let has_checkpoint = place.path("killed/last").is_file();
+            let start = if has_checkpoint { "--resume" } else { "--overwrite" };
+            let mut process = folder.start(&["train", &config, "--run-dir", &killed, start]);
+            if n_left == 0 {
+                let ended = process.finish(); // perhaps it was killed at its very end
+                assert!(ended.code == Some(0) || ended.stderr.contains("is done"), "{}", ended.stderr);
+                break;
+            }
+            let mut line = String::new();
+            for _ in 0..random.below(14) {
+                process.stderr.read_line(&mut line).expect("it can be read");
+            }
+            if !process.kill() {
+                break; // it is done
+            }
+            n_kills += 1;
+            n_before_checkpoints += usize::from(!place.path("killed/last").is_file());
+        }
+        run.assert_same(&place, "whole", "killed");
+    }
+    eprintln!(
+        "200 runs, {n_kills} kills, {n_before_checkpoints} of them before a checkpoint; all ended with the same bytes"
+    );
 }
 
 proptest! {
