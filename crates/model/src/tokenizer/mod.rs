@@ -60,7 +60,7 @@ const TRIED: [&str; 12] = [
 ];
 
 /// The most tokens that a tokenizer is tried on when it is opened.
-const MAX_TRIED: usize = 4096;
+const MAX_TRIED: usize = 1024;
 
 /// Converts text to token ids and back. Cheap to clone, and safe to share between threads.
 #[derive(Debug, Clone)]
