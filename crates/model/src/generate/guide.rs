@@ -52,7 +52,7 @@ pub struct SchemaError(String);
 /// The JSON that may be generated.
 #[derive(Clone, Debug)]
 pub struct Grammar {
-    grammar: TopLevelGrammar,
+    rules: TopLevelGrammar,
     /// The characters of its fixed parts: names of properties, constants, the text around calls.
     characters: BTreeSet<char>,
     n_values: usize,
@@ -78,7 +78,7 @@ impl Grammar {
         let n_values = Size::of(0, [schema])?;
         let mut characters = BTreeSet::new();
         let schema = compilable(schema, &mut characters)?;
-        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), characters, n_values })
+        Ok(Self { rules: TopLevelGrammar::from_json_schema(schema), characters, n_values })
     }
 
     /// Its size, to which the memory that it needs is proportional.
@@ -104,7 +104,7 @@ impl Grammar {
             ));
             characters.extend(call.before.chars().chain(call.after.chars()));
         }
-        Ok(Self { grammar: TopLevelGrammar::from_lark(rules.concat()), characters, n_values })
+        Ok(Self { rules: TopLevelGrammar::from_lark(rules.concat()), characters, n_values })
     }
 }
 
@@ -353,7 +353,7 @@ impl Guide {
         }
         let unusable =
             |reason: &str| SchemaError(format!("the schema cannot be used: {}", cut_in_the_middle(reason, MAX_ERROR)));
-        let (of, grammar) = (vocabulary.clone(), grammar.grammar.clone());
+        let (of, grammar) = (vocabulary.clone(), grammar.rules.clone());
         let compile = move || of.factory.create_parser(grammar).map(|parser| Matcher::new(Ok(parser)));
         let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread::Builder::new().name("schema".to_owned()).stack_size(STACK).spawn(compile);
@@ -362,7 +362,7 @@ impl Guide {
         let matcher = matcher.map_err(|error| unusable(&format!("{error:#}")))?;
         match matcher.get_error() {
             Some(error) => Err(unusable(&error)),
-            None => Ok(Self { matcher, vocabulary }),
+            None => Ok(Self { vocabulary, matcher }),
         }
     }
 
