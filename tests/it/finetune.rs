@@ -8,7 +8,7 @@ use std::{
 };
 
 use burn::tensor::{Device, Tensor, TensorData};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tinderbox::config::{Config, MatmulPrecision};
 use tinderbox::data::{BatchSource, Corpus, OpenOptions};
 use tinderbox::distributed::DistributedError;
@@ -370,6 +370,34 @@ fn adapters_survive_export_import_and_merge() {
         assert!(has(text), "{text}");
     }
     assert!(!has("token_embd"), "nothing of the base is in it");
+    // No key is ignored: each is at a value that changes nothing, or is named.
+    let mut keys = folder.read_json("adapter/adapter_config.json");
+    let refused = |keys: &Value| {
+        let before = folder.read("adapter/adapter_config.json");
+        folder.write("adapter/adapter_config.json", keys.to_string());
+        let refused = folder.fail(&["generate", "runs/base", "--adapter", "adapter"]);
+        folder.write("adapter/adapter_config.json", before);
+        refused
+    };
+    let changes = json!({
+        "init_lora_weights": "pissa_niter_4", "alora_invocation_tokens": [1], "bias": "all", "task_type": "SEQ_CLS",
+        "modules_to_save": ["lm_head"], "use_dora": true, "r": 3, "key_of_tomorrow": 1, "another": {}, "eva_config": {"rho": 2},
+    });
+    keys.as_object_mut().expect("an object").extend(changes.as_object().expect("an object").clone());
+    let said = refused(&keys);
+    for reason in [
+        "has bias = \"all\": \"none\" is supported",
+        "has task_type = \"SEQ_CLS\": \"CAUSAL_LM\" is supported",
+        "has init_lora_weights = \"pissa_niter_4\": it changes the base, too; PEFT converts",
+        "has modules_to_save = [\"lm_head\"]: it is not supported",
+        "has alora_invocation_tokens = [1]: it is not supported",
+        "has key_of_tomorrow = 1: it is not supported",
+        "has a rank that neither r nor rank_pattern in adapter_config.json has",
+        "has no lengths, and adapter_config.json has use_dora = true",
+    ] {
+        assert!(said.contains(reason), "{reason}: {said}");
+    }
+    assert_eq!(said.matches("\n  - ").count(), 8, "{said}");
     // Adapters of other methods are named.
     let config = folder.read("adapter/adapter_config.json").replace("LORA", "IA3");
     folder.write("adapter/adapter_config.json", config);

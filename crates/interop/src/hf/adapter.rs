@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::folder::Folder;
-use super::{export, pretty, weights};
+use super::{ConfigJson, export, pretty, weights};
 use crate::adapter::{ForeignAdapter, adapters_of, to_ours, to_theirs};
 use crate::error::{cannot_read, cannot_write, damaged};
 use crate::layout::{ForeignTensor, layout};
@@ -94,11 +94,76 @@ pub(crate) fn is_adapter_folder(path: &Path) -> bool {
     path.join(CONFIG).is_file()
 }
 
+/// The keys of PEFT that are read here, that the tensors say too, or that matter only before and during the training.
+const PEFT_KEYS: [&str; 29] = [
+    "alpha_pattern",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "bias",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "init_lora_weights",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "rank_pattern",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+    "use_dora",
+    "use_rslora",
+];
+
+/// The keys of PEFT at values that change what the tensors mean, or that may. Other keys have to be off.
+fn peft_problems(config: &Map<String, Value>) -> Vec<String> {
+    let mut keys = ConfigJson::new(config);
+    keys.only("bias", "none");
+    keys.only("task_type", "CAUSAL_LM");
+    let keeps_base = |init: &Value| init.is_boolean() || ["eva", "gaussian", "orthogonal"].iter().any(|it| init == it);
+    if let Some(init) = keys.get("init_lora_weights").filter(|init| !keeps_base(init)) {
+        let why = "it changes the base, too; PEFT converts such adapters: save_pretrained(FOLDER, \
+                   path_initial_model_for_weight_conversion=FOLDER_BEFORE_TRAINING)";
+        keys.problem("init_lora_weights", init, why);
+    }
+    let is_on = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    };
+    for (key, value) in config.iter().filter(|(key, value)| !PEFT_KEYS.contains(&key.as_str()) && is_on(value)) {
+        keys.problem(key, value, "it is not supported");
+    }
+    keys.problems.into_iter().map(|problem| format!("{CONFIG} has {problem}")).collect()
+}
+
+/// The parts of the adapters of their layers, by the layer: A, B and the lengths.
+type Parts = BTreeMap<String, [Option<HostTensor>; 3]>;
+
 /// The fields read from PEFT's `adapter_config.json`. `null` counts as absent.
 #[derive(Deserialize)]
 struct PeftConfig {
     peft_type: String,
     lora_alpha: f64,
+    #[serde(default)]
+    r: Option<usize>,
+    #[serde(default)]
+    rank_pattern: Option<BTreeMap<String, usize>>,
+    #[serde(default)]
+    use_dora: Option<bool>,
     #[serde(default)]
     lora_dropout: Option<f64>,
     #[serde(default)]
@@ -107,7 +172,24 @@ struct PeftConfig {
     alpha_pattern: Option<BTreeMap<String, f64>>,
 }
 
-/// The fields read from mlx-lm's `adapter_config.json`.
+impl PeftConfig {
+    /// What the config and the tensors contradict each other in.
+    fn contradictions(&self, parts: &Parts) -> Vec<String> {
+        let ranks: Vec<usize> =
+            self.r.into_iter().chain(self.rank_pattern.iter().flat_map(BTreeMap::values).copied()).collect();
+        let is_other = |a: &HostTensor| self.r.is_some() && !ranks.contains(&a.shape[0]);
+        let rank = parts.iter().find(|(_, [a, ..])| a.as_ref().is_some_and(is_other));
+        let rank =
+            rank.map(|(layer, _)| format!("`{layer}` has a rank that neither r nor rank_pattern in {CONFIG} has"));
+        let use_dora = self.use_dora == Some(true);
+        let dora = parts.iter().find(|(_, [.., magnitude])| magnitude.is_some() != use_dora);
+        let lengths = if use_dora { "no lengths" } else { "the lengths of DoRA" };
+        let dora = dora.map(|(layer, _)| format!("`{layer}` has {lengths}, and {CONFIG} has use_dora = {use_dora}"));
+        rank.into_iter().chain(dora).collect()
+    }
+}
+
+/// The fields read from mlx-lm's `adapter_config.json`. The others at its top are those of the training.
 #[derive(Deserialize)]
 struct MlxConfig {
     fine_tune_type: String,
@@ -120,6 +202,8 @@ struct MlxLora {
     scale: f64,
     #[serde(default)]
     dropout: f64,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 /// The scale of the product of a module's two matrices, from the module's name and rank.
@@ -137,20 +221,25 @@ pub(crate) fn read_adapters(
     let malformed = |error: serde_json::Error| damaged(&path.join(CONFIG), error.to_string());
     let refused = |problems: Vec<String>| InteropError::Adapters { path: path.to_owned(), problems };
     let kind = |key: &str, value: &str| refused(vec![format!("{CONFIG} has {key} = {value}; LoRA is supported")]);
+    let mut problems = Vec::new();
+    let mut peft = None;
     let (file, scale_of, dropout): (_, Scale, f64) = if let Some(file) = folder.file(MLX_WEIGHTS)? {
         let config: MlxConfig = serde_json::from_str(&text).map_err(malformed)?;
         if config.fine_tune_type != "lora" {
             return Err(kind("fine_tune_type", &config.fine_tune_type));
         }
-        let MlxLora { scale, dropout } = config.lora_parameters;
+        let MlxLora { scale, dropout, others } = config.lora_parameters;
+        let others = others.iter().filter(|(key, _)| !["keys", "rank"].contains(&key.as_str()));
+        problems.extend(others.map(|(key, value)| format!("{CONFIG} has lora_parameters.{key} = {value}")));
         (file, Box::new(move |_, _| scale), dropout)
     } else {
         let config: PeftConfig = serde_json::from_str(&text).map_err(malformed)?;
-        let PeftConfig { peft_type, lora_alpha, lora_dropout, use_rslora, alpha_pattern } = config;
-        if peft_type != "LORA" {
-            return Err(kind("peft_type", &peft_type));
+        if config.peft_type != "LORA" {
+            return Err(kind("peft_type", &config.peft_type));
         }
-        let alphas = alpha_pattern.unwrap_or_default();
+        problems = peft_problems(&serde_json::from_str(&text).map_err(malformed)?);
+        let PeftConfig { lora_alpha, lora_dropout, use_rslora, .. } = config;
+        let alphas = config.alpha_pattern.clone().unwrap_or_default();
         let is_name = |key: &String| key.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
         if let Some(key) = alphas.keys().find(|key| !is_name(key)) {
             return Err(refused(vec![format!(
@@ -165,9 +254,10 @@ pub(crate) fn read_adapters(
             let alpha = alphas.iter().find(|(key, _)| is_of(key)).map_or(lora_alpha, |(_, alpha)| *alpha);
             alpha / if use_rslora == Some(true) { (rank as f64).sqrt() } else { rank as f64 }
         };
+        peft = Some(config);
         (file, Box::new(scale), lora_dropout.unwrap_or(0.0))
     };
-    let (mut parts, mut problems) = (BTreeMap::<String, [Option<HostTensor>; 3]>::new(), Vec::new());
+    let mut parts = Parts::new();
     for (name, tensor) in weights::open_file(&file)? {
         match layer_and_part(&name) {
             Some((layer, part, is_turned)) if tensor.shape().len() == N_DIMENSIONS[part] => {
@@ -178,6 +268,7 @@ pub(crate) fn read_adapters(
             _ => problems.push(format!("`{name}` is no part of an adapter of a linear layer")),
         }
     }
+    problems.extend(peft.iter().flat_map(|config| config.contradictions(&parts)));
     let mut theirs = BTreeMap::new();
     for (layer, parts) in parts {
         match parts {
