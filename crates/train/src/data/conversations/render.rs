@@ -52,6 +52,7 @@ impl<'a> Renderer<'a> {
         tokenizer: &'a Tokenizer,
         train_on: TrainOn,
         generate: &GenerateConfig,
+        max_tokens: usize,
     ) -> Result<Self, RenderError> {
         let template = ChatRenderer::of(tokenizer);
         template.as_ref().map_or(Ok(()), ChatRenderer::parse)?;
@@ -332,7 +333,8 @@ mod tests {
     #[test]
     fn only_prefixes_that_are_kept_are_rendered() {
         let tokenizer = Tokenizer::byte().with_end_of_text();
-        let message = |idx: usize| json!({"role": ["user", "assistant"][idx % 2], "content": "ab"});
+        let roles = ["user", "assistant"];
+        let message = |idx: usize| json!({"role": roles[idx % 2], "content": "ab"});
         let messages: Vec<Value> = (0..4000).map(message).collect();
         let divided = |max_tokens, max_rendered_bytes| {
             let renderer = Renderer { max_tokens, max_rendered_bytes, ..renderer(&tokenizer, TrainOn::Assistant) };
