@@ -350,7 +350,9 @@ mod tests {
         assert_eq!((n_all, n_some), (4000, 21), "the whole, and two for each answer but the last");
         let [mut all, mut some] = [all, some].map(|example| example.expect("it can be divided"));
         assert_eq!(all.ids.len(), some.ids.len());
-        [&mut all, &mut some].map(|example| example.cut(100));
+        for example in [&mut all, &mut some] {
+            example.cut(100);
+        }
         assert_eq!(all, some);
         let error = divided(1 << 20, 1 << 20).0.expect_err("too much is rendered");
         assert!(error.starts_with("has so many messages") && error.contains("\n  hint: "), "{error}");
