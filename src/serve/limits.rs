@@ -47,6 +47,10 @@ pub(super) const MAX_STOPS: usize = 16;
 /// The maximum number of bytes of a stop string, which is compared with the text after each token.
 pub(super) const MAX_STOP: usize = 256;
 pub(super) const MAX_BODY: usize = 8 << 20;
+/// The maximum number of bytes of streams, and of large responses, that clients have not read.
+pub(super) const MAX_UNSENT: usize = 64 << 20;
+/// The most memory that is reserved for a response: that of the largest ones.
+pub(super) const MAX_RESERVED: usize = 40 << 20;
 /// The maximum number of bytes of an oversized body that are read and discarded, so that the client sees the response.
 const MAX_DISCARDED: usize = 64 << 20;
 /// The maximum number of sequences that wait for a slot of a model.
@@ -59,8 +63,9 @@ pub(super) const REQUEST_TIME: Duration = Duration::from_mins(10);
 pub(super) const HEADER_TIME: Duration = Duration::from_secs(30);
 /// The time limit for the body of a request.
 const BODY_TIME: Duration = Duration::from_mins(1);
-/// The time within which a client must accept at least one byte.
+/// The time within which a client must accept a number of bytes, or all that there are.
 const WRITE_TIME: Duration = Duration::from_secs(30);
+const WRITE_BYTES: usize = 1 << 16;
 /// The time for responses in flight to finish when the server stops.
 pub(super) const LAST_WRITES: Duration = Duration::from_secs(5);
 
@@ -101,17 +106,22 @@ pub(super) struct WriteLimit {
     connection: Arc<Connection>,
     /// Runs while there is data that the client does not accept.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// The number of bytes accepted since then.
+    n_accepted: usize,
 }
 
 impl WriteLimit {
     pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
-        Self { stream, connection, waiting: None }
+        Self { stream, connection, waiting: None, n_accepted: 0 }
     }
 
     fn limit<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.connection.set_unsent(written.is_pending());
         if written.is_ready() {
-            self.waiting = None;
+            if self.n_accepted >= WRITE_BYTES {
+                self.waiting = None;
+                self.n_accepted = 0;
+            }
             return written;
         }
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(WRITE_TIME)));
@@ -129,11 +139,15 @@ impl AsyncRead for WriteLimit {
 impl AsyncWrite for WriteLimit {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(n)) = written {
+            self.n_accepted += n;
+        }
         self.limit(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.n_accepted = WRITE_BYTES; // nothing is left
         self.limit(context, flushed)
     }
 

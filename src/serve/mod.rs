@@ -35,6 +35,7 @@ mod scheduler;
 mod score;
 mod service;
 mod stream;
+mod unsent;
 mod view;
 mod writer;
 

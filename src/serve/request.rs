@@ -98,11 +98,21 @@ impl GenerateRequest {
         Ok(request)
     }
 
+    /// The maximum number of tokens in the response.
+    fn n_tokens(&self) -> usize {
+        let n_echoed: usize = if self.echo { self.prompts.iter().map(|prompt| prompt.tokens.len()).sum() } else { 0 };
+        n_echoed * self.n + self.settings.config.max_new_tokens * self.n_sequences()
+    }
+
+    /// The memory for the response as a whole, with an estimate of the text and the log-probabilities of a token.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.n_tokens() * (4 + self.settings.n_top.map_or(0, |n_top| 20 * (n_top + 1)))
+    }
+
     /// Rejects a request whose response could have too many log-probabilities.
     fn check_size(&self) -> Result<(), ApiError> {
         let Some(n_top) = self.settings.n_top else { return Ok(()) };
-        let n_echoed: usize = if self.echo { self.prompts.iter().map(|prompt| prompt.tokens.len()).sum() } else { 0 };
-        let n_tokens = n_echoed * self.n + self.settings.config.max_new_tokens * self.n_sequences();
+        let n_tokens = self.n_tokens();
         if n_tokens * (n_top + 1) <= MAX_SHOWN_SCORES {
             return Ok(());
         }

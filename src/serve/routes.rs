@@ -14,6 +14,7 @@ use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{channel, unbounded_channel};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::app;
 use super::connections::Connection;
@@ -30,9 +31,10 @@ use super::llama::{self, DetokenizeRequest, Detokenized, TokenizeRequest, Tokeni
 use super::loaded_model::LoadedModel;
 use super::metrics;
 use super::request::{GenerateRequest, apply_template};
-use super::scheduler::SequenceRequest;
+use super::scheduler::{self, SequenceRequest};
 use super::service::{InFlight, Service, Shared, Work};
 use super::stream::{Chunks, ResponseStream};
+use super::unsent::{Outbox, Reserved, hold};
 use super::view::ViewRequest;
 use super::writer::ResponseWriter;
 use crate::model::Gpt;
@@ -173,7 +175,9 @@ fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
 fn named(answer: fn(&Service, &str) -> Result<Response, ApiError>) -> MethodRouter<Shared> {
     get(move |State(service): State<Shared>, path: Result<Path<String>, PathRejection>| async move {
         let name = name(path)?;
-        service.off_thread(Work::Long, move |service| answer(service, &name)).await
+        let reserved = service.unsent.reserve(PAGE).await;
+        let answer = service.off_thread(Work::Long, move |service| answer(service, &name)).await?;
+        Ok::<_, ApiError>(hold(reserved, answer))
     })
 }
 
@@ -219,13 +223,21 @@ type Parse<T> = fn(Fields, &LoadedModel) -> Result<T, ApiError>;
 /// Bodies up to this size are parsed at once.
 const SHORT_BODY: usize = 1 << 16;
 
+/// The memory for each byte of a request whose parts are listed: a token with its text.
+const PER_BYTE: usize = 40;
+/// The memory for a page, and for an inspection, of which few take more.
+const PAGE: usize = 4 << 20;
+const INSPECTION: usize = 16 << 20;
+
 /// Reads the body of a request for a model, and parses it on another thread, since opening the model, rendering a chat
-/// template or tokenizing a long text would block all connections.
+/// template or tokenizing a long text would block all connections. Before that, reserves memory for `per_byte` times the
+/// body.
 async fn read<T: Send + 'static>(
     service: &Shared,
     request: Request,
     parse: Parse<T>,
-) -> Result<(Arc<LoadedModel>, T, InFlight), ApiError> {
+    per_byte: usize,
+) -> Result<(Arc<LoadedModel>, T, InFlight, Option<Reserved>), ApiError> {
     let (parts, body) = request.into_parts();
     let connection = parts.extensions.get::<Arc<Connection>>();
     let mut stopping = service.stopping.clone();
@@ -236,13 +248,14 @@ async fn read<T: Send + 'static>(
     };
     connection.inspect(|connection| connection.work());
     let in_flight = service.begin()?;
+    let reserved = service.unsent.reserve(per_byte * body.len()).await;
     let work = if body.len() <= SHORT_BODY { Work::Short } else { Work::Long };
     service
         .off_thread(work, move |service| {
             let mut fields = fields::read(&body)?;
             let model = service.library.model(fields::take_model(&mut fields)?.as_deref())?;
             let request = parse(fields, &model)?;
-            Ok((model, request, in_flight))
+            Ok((model, request, in_flight, reserved))
         })
         .await
 }
@@ -250,15 +263,15 @@ async fn read<T: Send + 'static>(
 /// A handler that responds with what `answer` makes of a request.
 fn answering(answer: Parse<String>) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
-        let (_, json, _in_flight) = read(&service, request, answer).await?;
-        Ok::<_, ApiError>(json_response(json))
+        let (_, json, _in_flight, reserved) = read(&service, request, answer, PER_BYTE).await?;
+        Ok::<_, ApiError>(hold(reserved, json_response(json)))
     })
 }
 
 /// A handler that counts the tokens of the prompt and generates nothing.
 fn counting(parse: Parse<GenerateRequest>) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
-        let (_, request, _in_flight) = read(&service, request, parse).await?;
+        let (_, request, _in_flight, _) = read(&service, request, parse, 0).await?;
         let n = request.prompt(0).tokens.len();
         let json = json!({"object": "response.input_tokens", "input_tokens": n});
         Ok::<_, ApiError>(json_response(json.to_string()))
@@ -271,10 +284,11 @@ fn inspecting<T: Send + 'static>(
     answer: fn(&T, &LoadedModel, &Gpt) -> Result<String, ApiError>,
 ) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
-        let (model, request, _in_flight) = read(&service, request, parse).await?;
+        let (model, request, _in_flight, _) = read(&service, request, parse, 0).await?;
+        let reserved = service.unsent.reserve(INSPECTION).await;
         let inspectable = model.inspectable.clone();
         let json = inspectable.inspect(move |tensors| answer(&request, &model, tensors)).await?;
-        Ok::<_, ApiError>(json_response(json))
+        Ok::<_, ApiError>(hold(reserved, json_response(json)))
     })
 }
 
@@ -284,9 +298,12 @@ fn generating(parse: Parse<GenerateRequest>) -> MethodRouter<Shared> {
 }
 
 async fn generate(service: &Shared, request: Request, parse: Parse<GenerateRequest>) -> Result<Response, ApiError> {
-    let (model, request, in_flight) = read(service, request, parse).await?;
+    let (model, request, in_flight, _) = read(service, request, parse, 0).await?;
     let since = Instant::now();
+    let n_bytes = if request.stream { 0 } else { request.n_bytes() };
+    let reserved = timeout(REQUEST_TIME, service.unsent.reserve(n_bytes)).await.map_err(|_| scheduler::late())?;
     let (sender, events) = unbounded_channel();
+    let outbox = Outbox::new(&service.unsent);
     let settings = Arc::new(request.settings.clone());
     let sequence = |idx: usize| SequenceRequest {
         idx,
@@ -297,16 +314,18 @@ async fn generate(service: &Shared, request: Request, parse: Parse<GenerateReque
         sample_idx: (idx % request.n) as u64,
         deadline: since + REQUEST_TIME,
         events: sender.clone(),
+        outbox: outbox.clone(),
     };
     model.queue.submit((0..request.n_sequences()).map(sequence).collect())?;
     drop(sender);
     let stream = request.stream;
-    let completions = ResponseStream::new(ResponseWriter::new(model, request), events, since, in_flight);
+    let completions =
+        ResponseStream::new(ResponseWriter::new(model, request), events, outbox.clone(), since, in_flight);
     if !stream {
         let mut collected = JoinSet::new(); // aborts it if the client leaves
         collected.spawn_on(completions.collect(), &service.responder);
         let collected = collected.join_next().await.expect("a task was spawned");
-        return Ok(json_response(collected.unwrap_or_else(|_| Err(ApiError::bug()))?));
+        return Ok(hold(reserved, json_response(collected.unwrap_or_else(|_| Err(ApiError::bug()))?)));
     }
     let (sender, chunks) = channel(1);
     service.responder.spawn(completions.send(sender, service.options.keep_alive));

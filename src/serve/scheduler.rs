@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use burn::tensor::TensorReadError;
@@ -15,6 +16,7 @@ use super::counters::Metrics;
 use super::error::ApiError;
 use super::format::Guided;
 use super::score::Score;
+use super::unsent::Outbox;
 use crate::config::GenerateConfig;
 use crate::generate::{Batch, End, LanguageModel, Logits, Sampler, Sequence};
 use crate::tokenizer::Tokenizer;
@@ -24,6 +26,9 @@ const CHUNK: usize = 128;
 
 /// An idle model keeps the keys and values of its last sequences for this time, for requests that continue them.
 const KEEP_CACHED: Duration = Duration::from_mins(5);
+
+/// How often a model without active sequences looks whether a client has read.
+const PARKED: Duration = Duration::from_millis(10);
 
 /// The settings of the sequences of a request.
 #[derive(Clone, Debug)]
@@ -52,6 +57,8 @@ pub(super) struct SequenceRequest {
     pub(super) deadline: Instant,
     /// Closed once no client waits for the sequence; shared by the sequences of a request.
     pub(super) events: UnboundedSender<Event>,
+    /// Counts the events that are not sent.
+    pub(super) outbox: Arc<Outbox>,
 }
 
 #[derive(Debug)]
@@ -59,6 +66,19 @@ pub(super) struct Event {
     /// The sequence's index within the request.
     pub(super) idx: usize,
     pub(super) kind: EventKind,
+}
+
+impl Event {
+    /// About the memory that it takes.
+    pub(super) fn n_bytes(&self) -> usize {
+        let of_score = |score: &Score| size_of_val(score) + size_of_val(&*score.top);
+        size_of_val(self)
+            + match &self.kind {
+                EventKind::Read { scores, .. } => scores.iter().map(of_score).sum(),
+                EventKind::Token { text, score, .. } => text.len() + score.as_ref().map_or(0, of_score),
+                EventKind::End(_) | EventKind::Failed(_) => 0,
+            }
+    }
 }
 
 #[derive(Debug)]
@@ -129,6 +149,11 @@ pub(super) fn stopped() -> ApiError {
     ApiError::unavailable("the model has stopped after an internal error")
 }
 
+/// A request took too long.
+pub(super) fn late() -> ApiError {
+    ApiError::unavailable("the request took longer than the server allows")
+}
+
 /// The slots for the sequences that a model generates at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
@@ -145,8 +170,10 @@ pub(super) struct Scheduler {
     batch: Batch<Active>,
     tokenizer: Tokenizer,
     requests: UnboundedReceiver<Vec<SequenceRequest>>,
-    /// In the order in which they came.
-    waiting: VecDeque<SequenceRequest>,
+    /// The sequences of each request, in the order in which they came.
+    waiting: Vec<VecDeque<SequenceRequest>>,
+    /// Sequences whose client has to read first, with the tokens that they continue with.
+    parked: Vec<(Active, Vec<u32>)>,
     load: Arc<Load>,
     /// See [`KEEP_CACHED`].
     keep_cached: Duration,
@@ -173,10 +200,11 @@ impl Scheduler {
     ) -> std::io::Result<(Queue, Self)> {
         let timer = runtime::Builder::new_current_thread().enable_time().build()?;
         let (sender, requests) = unbounded_channel();
-        let (batch, waiting, load) = (empty_batch(&model, slots), VecDeque::new(), Arc::<Load>::default());
+        let (batch, load) = (empty_batch(&model, slots), Arc::<Load>::default());
+        let (waiting, parked) = (Vec::new(), Vec::new());
         let queue = Queue { requests: sender, load: load.clone(), max_waiting };
         let keep_cached = KEEP_CACHED;
-        Ok((queue, Self { model, slots, batch, tokenizer, requests, waiting, load, keep_cached, timer }))
+        Ok((queue, Self { model, slots, batch, tokenizer, requests, waiting, parked, load, keep_cached, timer }))
     }
 
     /// Generates until the queue is closed and empty.
@@ -200,7 +228,7 @@ impl Scheduler {
 
     /// Receives queued sequences; waits for them if no sequence is active. False once none can follow.
     fn receive(&mut self) -> bool {
-        if self.waiting.is_empty() && self.batch.is_empty() {
+        if self.waiting.is_empty() && self.parked.is_empty() && self.batch.is_empty() {
             let Self { requests, timer, keep_cached, .. } = &mut *self;
             let soon = timer.block_on(async { timeout(*keep_cached, requests.recv()).await });
             let next = soon.unwrap_or_else(|_| {
@@ -209,12 +237,12 @@ impl Scheduler {
                 self.requests.blocking_recv()
             });
             match next {
-                Some(request) => self.waiting.extend(request),
+                Some(request) => self.waiting.push(request.into()),
                 None => return false,
             }
         }
         while let Ok(request) = self.requests.try_recv() {
-            self.waiting.extend(request);
+            self.waiting.push(request.into());
         }
         true
     }
@@ -223,43 +251,73 @@ impl Scheduler {
         self.drop_abandoned();
         self.admit();
         if self.batch.is_empty() {
+            if !self.parked.is_empty() || !self.waiting.is_empty() {
+                thread::sleep(PARKED); // until a client has read
+            }
             return Ok(());
         }
         // Reads the last tokens and part of the prompts, then generates a token of each fully read sequence.
         let choose = |active: &mut Active, logits: &[f32], n_cached| (active.generate(logits, n_cached), ());
-        self.batch.step(Active::score_prompt, choose).map(|_| ())
+        self.batch.step(Active::score_prompt, choose)?;
+        let parked = self.batch.take(|active| active.was_read && active.request.outbox.is_full());
+        self.load.n_waiting.fetch_add(parked.len(), Ordering::Relaxed);
+        self.parked.extend(parked);
+        Ok(())
     }
 
     /// Drops sequences that no client waits for, or that took too long.
     fn drop_abandoned(&mut self) {
         let now = Instant::now();
-        let n_before = self.waiting.len();
-        self.waiting.retain(|request| request.is_wanted(now));
-        self.load.n_waiting.fetch_sub(n_before - self.waiting.len(), Ordering::Relaxed);
+        let n_parked = self.parked.len();
+        self.parked.retain(|(active, _)| active.request.is_wanted(now));
+        let mut n_dropped = n_parked - self.parked.len();
+        self.waiting.retain(|request| {
+            let is_wanted = request[0].is_wanted(now);
+            n_dropped += if is_wanted { 0 } else { request.len() };
+            is_wanted
+        });
+        self.load.n_waiting.fetch_sub(n_dropped, Ordering::Relaxed);
         self.batch.retain(|active| active.request.is_wanted(now));
     }
 
     fn admit(&mut self) {
         while self.batch.has_free_slot()
-            && let Some(request) = self.next()
+            && let Some((active, tokens, logits)) = self.next()
         {
             self.load.n_waiting.fetch_sub(1, Ordering::Relaxed);
-            let logits = if request.settings.scores_prompt { Logits::Each } else { Logits::Last };
-            let (prompt, adapters) = (request.prompt.clone(), request.adapters);
-            self.batch.join(Active::new(request, &self.tokenizer), adapters, &prompt, logits);
+            let adapters = active.request.adapters;
+            self.batch.join(active, adapters, &tokens, logits);
             self.load.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
-    /// The next sequence of the request with the fewest slots, and among these of the one that has waited longest:
-    /// requests take turns, however many sequences each has.
-    fn next(&mut self) -> Option<SequenceRequest> {
+    /// The next sequence, and the tokens that it joins with: of the request with the fewest slots, and among these of the
+    /// one that has waited longest. Requests take turns, however many sequences each has; those whose clients have to
+    /// read first are left out.
+    fn next(&mut self) -> Option<(Active, Arc<[u32]>, Logits)> {
         let n_slots = |request: &SequenceRequest| {
-            let is_same = |active: &&Active| active.request.events.same_channel(&request.events);
-            self.batch.sequences().filter(is_same).count()
+            let is_same = |active: &&Active| Arc::ptr_eq(&active.request.outbox, &request.outbox);
+            request.outbox.has_room().then(|| self.batch.sequences().filter(is_same).count())
         };
-        let next = (0..self.waiting.len()).min_by_key(|at| n_slots(&self.waiting[*at]))?;
-        self.waiting.remove(next)
+        let parked =
+            (0..).zip(&self.parked).filter_map(|(at, (active, _))| Some((n_slots(&active.request)?, at))).min();
+        let new = (0..).zip(&self.waiting).filter_map(|(at, request)| Some((n_slots(&request[0])?, at))).min();
+        match (parked, new) {
+            (Some((n, at)), new) if new.is_none_or(|(n_of_new, _)| n <= n_of_new) => {
+                let (active, tokens) = self.parked.remove(at);
+                Some((active, tokens.into(), Logits::Last))
+            }
+            (_, Some((_, at))) => {
+                let request = self.waiting[at].pop_front().expect("a request has sequences");
+                if self.waiting[at].is_empty() {
+                    self.waiting.remove(at);
+                }
+                let logits = if request.settings.scores_prompt { Logits::Each } else { Logits::Last };
+                let tokens = request.prompt.clone();
+                Some((Active::new(request, &self.tokenizer), tokens, logits))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -272,13 +330,15 @@ impl SequenceRequest {
     fn is_wanted(&self, now: Instant) -> bool {
         let is_late = now >= self.deadline;
         if is_late {
-            self.send(EventKind::Failed(ApiError::unavailable("the request took longer than the server allows")));
+            self.send(EventKind::Failed(late()));
         }
         !is_late && !self.events.is_closed()
     }
 
     fn send(&self, kind: EventKind) {
-        self.events.send(Event { idx: self.idx, kind }).ok(); // a closed receiver is noticed each round
+        let event = Event { idx: self.idx, kind };
+        self.outbox.add(event.n_bytes());
+        self.events.send(event).ok(); // a closed receiver is noticed each round
     }
 }
 
@@ -336,16 +396,24 @@ impl Active {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use burn::tensor::Device;
 
     use super::*;
     use crate::config::ModelConfig;
     use crate::model::Gpt;
+    use crate::serve::unsent::Unsent;
 
     /// The sequences of a request, and the receiver of their events.
     fn request(n: usize, token: u32, max_new_tokens: usize) -> (Vec<SequenceRequest>, UnboundedReceiver<Event>) {
+        request_with(n, token, max_new_tokens, &Outbox::new(&Unsent::new(1 << 40)))
+    }
+
+    fn request_with(
+        n: usize,
+        token: u32,
+        max_new_tokens: usize,
+        outbox: &Arc<Outbox>,
+    ) -> (Vec<SequenceRequest>, UnboundedReceiver<Event>) {
         let (events, receiver) = unbounded_channel();
         let sequence = |idx| SequenceRequest {
             idx,
@@ -362,6 +430,7 @@ mod tests {
             sample_idx: 0,
             deadline: Instant::now() + Duration::from_mins(1),
             events: events.clone(),
+            outbox: outbox.clone(),
         };
         ((0..n).map(sequence).collect(), receiver)
     }
@@ -429,5 +498,35 @@ mod tests {
         queue.submit(few).expect("the queue has room");
         while of_few.blocking_recv().is_some() {}
         assert!(queue.n_waiting() > 80, "{} sequences of the first request wait", queue.n_waiting());
+    }
+
+    /// The text of each sequence, and the most events that waited to be read.
+    fn texts(queue: &Queue, outbox: &Arc<Outbox>) -> (Vec<String>, usize) {
+        let (sequences, mut events) = request_with(3, 1, 600, outbox);
+        queue.submit(sequences).expect("the queue has room");
+        let (mut texts, mut n_most) = (vec![String::new(); 3], 0);
+        while let Some(event) = events.blocking_recv() {
+            if outbox.is_full() {
+                let (few, mut of_few) = request(2, 2, 5);
+                queue.submit(few).expect("the queue has room");
+                while of_few.blocking_recv().is_some() {} // others have the slots meanwhile
+            }
+            n_most = n_most.max(events.len());
+            outbox.remove(event.n_bytes());
+            if let EventKind::Token { text, .. } = event.kind {
+                texts[event.idx] += &text;
+            }
+        }
+        (texts, n_most)
+    }
+
+    #[test]
+    fn unread_stream_waits_and_continues() {
+        let queue = started(2, KEEP_CACHED);
+        let (free, _) = texts(&queue, &Outbox::new(&Unsent::new(1 << 40)));
+        let (waiting, n_most) = texts(&queue, &Outbox::new(&Unsent::new(256 * 3000)));
+        assert_eq!(free, waiting);
+        assert!(n_most < 100, "{n_most} events wait");
+        assert!(free.iter().all(|text| text.len() > 500), "{free:?}");
     }
 }

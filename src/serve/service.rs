@@ -10,13 +10,16 @@ use tokio::sync::{Semaphore, watch};
 
 use super::error::ApiError;
 use super::library::Library;
+use super::limits::MAX_UNSENT;
 use super::loaded_model::LoadedModel;
 use super::options::Options;
+use super::unsent::Unsent;
 
 pub(super) struct Service {
     pub(super) options: Arc<Options>,
     pub(super) library: Library,
     pub(super) stopping: watch::Receiver<bool>,
+    pub(super) unsent: Arc<Unsent>,
     /// The thread that makes responses of completions.
     pub(super) responder: Handle,
     responses: Mutex<BTreeMap<u16, u64>>,
@@ -51,6 +54,7 @@ impl Service {
             options: options.clone(),
             library: Library::new(models, options),
             stopping,
+            unsent: Unsent::new(MAX_UNSENT),
             responder,
             responses: Mutex::default(),
             in_flight: watch::Sender::new(()),

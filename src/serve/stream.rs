@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use super::completion::{Completion, CompletionDelta};
 use super::error::ApiError;
 use super::scheduler::{self, Event, EventKind};
 use super::service::InFlight;
+use super::unsent::Outbox;
 use super::writer::ResponseWriter;
 
 /// Events are passed on once they have this many bytes, even if more are ready.
@@ -25,6 +27,8 @@ const CHUNK: usize = 1 << 16;
 pub(super) struct ResponseStream {
     writer: ResponseWriter,
     events: UnboundedReceiver<Event>,
+    /// Counts the events that are not sent.
+    outbox: Arc<Outbox>,
     completions: Vec<Completion>,
     n_open: usize,
     /// The time at which the request arrived; `None` after the first token.
@@ -36,19 +40,22 @@ impl ResponseStream {
     pub(super) fn new(
         writer: ResponseWriter,
         events: UnboundedReceiver<Event>,
+        outbox: Arc<Outbox>,
         since: Instant,
         in_flight: InFlight,
     ) -> Self {
         let n_open = writer.request.n_sequences();
         let completions = vec![Completion::default(); n_open];
-        Self { writer, events, completions, n_open, since: Some(since), _in_flight: in_flight }
+        Self { writer, events, outbox, completions, n_open, since: Some(since), _in_flight: in_flight }
     }
 
     /// The complete response, once all completions are finished.
     pub(super) async fn collect(mut self) -> Result<Bytes, ApiError> {
         let mut whole = vec![CompletionDelta::default(); self.completions.len()];
         while self.n_open > 0 {
-            let Event { idx, kind } = self.events.recv().await.ok_or_else(scheduler::stopped)?;
+            let event = self.events.recv().await.ok_or_else(scheduler::stopped)?;
+            self.outbox.remove(event.n_bytes());
+            let Event { idx, kind } = event;
             whole[idx].append(self.take(idx, kind)?);
         }
         // A large response would delay the events of other requests.
@@ -70,16 +77,19 @@ impl ResponseStream {
                 },
             };
             let mut out = String::new();
+            let mut n_bytes = first.as_ref().map_or(0, Event::n_bytes);
             flow = self.write(first, &mut out);
             while flow.is_continue()
                 && out.len() < CHUNK
                 && let Ok(event) = self.events.try_recv()
             {
+                n_bytes += event.n_bytes();
                 flow = self.write(Ok(event), &mut out);
             }
             if !out.is_empty() && to.send(out.into()).await.is_err() {
                 return;
             }
+            self.outbox.remove(n_bytes);
         }
     }
 

@@ -186,6 +186,19 @@ impl<S: Send> Batch<S> {
         self.decoder.cache_bytes()
     }
 
+    /// Frees the slots of the sequences that pass the test. Returns them, each with the tokens that it joins with to
+    /// continue: all logits after that are the same.
+    pub fn take(&mut self, test: impl Fn(&S) -> bool) -> Vec<(S, Vec<u32>)> {
+        let mut taken = Vec::new();
+        for slot in 0..self.slots.len() {
+            if let Some(sequence) = self.slots[slot].sequence.take_if(|sequence| test(sequence)) {
+                taken.push((sequence, self.slots[slot].tokens.clone()));
+                self.leave(slot);
+            }
+        }
+        taken
+    }
+
     fn leave(&mut self, slot: usize) {
         self.clock += 1;
         self.slots[slot].sequence = None;
