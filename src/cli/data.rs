@@ -93,10 +93,10 @@ impl Preview {
     fn show(&self, records: &SplitRecords, tokenizer: &Tokenizer) -> anyhow::Result<()> {
         let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, endless } =
             records.summary;
-        let lengths = records.train.iter().chain(records.val.iter()).map(|example| example.ids.len());
+        let lengths = records.train.lengths().chain(records.val.lengths());
         let lengths @ [shortest, median, p90, most] = quantiles(lengths.collect());
         let share = counted_tokens as f64 / tokens.max(1) as f64;
-        let shown: Vec<&Example> = records.train.iter().take(self.n_shown).collect();
+        let shown: Vec<Example> = records.train.iter().take(self.n_shown).collect();
         if self.json {
             let object = |Example { ids, counts, n_cut, .. }: &Example| {
                 let pieces: Vec<String> = ids.iter().map(|id| tokenizer.decode(&[*id])).collect();
@@ -116,7 +116,7 @@ impl Preview {
                 "lengths": { "shortest": shortest, "median": median, "p90": p90, "longest": most },
             }));
         }
-        let n_val = records.val.iter().count();
+        let n_val = records.val.n_records();
         let [from, middle, nine_tenths, to] = lengths.map(|n| grouped(n as u64));
         let packed = match rows < used - n_val {
             true => format!("packed    into {} rows\n", grouped(rows as u64)),
@@ -139,7 +139,7 @@ impl Preview {
             grouped(skipped as u64),
         )];
         let has_colors = paint::has_colors(&io::stdout());
-        for (idx, example) in (1..).zip(shown) {
+        for (idx, example) in (1..).zip(&shown) {
             let (n, n_counted) = (example.ids.len(), example.n_counted());
             let cut = if example.n_cut > 0 { format!(", {} cut off", example.n_cut) } else { String::new() };
             let marked = |example: &Example| marked(example, tokenizer, has_colors);

@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 );
             }
             let examples = if matches!(args.split, Split::Train) { train } else { val };
-            return print_records(args, &opened, &examples, [examples.iter().count(), summary.skipped]);
+            return print_records(args, &opened, &examples, [examples.n_records(), summary.skipped]);
         }
         (split, if matches!(args.split, Split::Train) { corpus.train } else { corpus.val })
     };
@@ -146,6 +146,7 @@ fn print_records(
     [used, skipped]: [usize; 2],
 ) -> anyhow::Result<()> {
     let loss = evaluate::full(&opened.model, examples, opened.config.train.batch_size).context("the device failed")?;
+    examples.check()?;
     let (n, nats, perplexity) = (loss.tokens, loss.nats_per_token, loss.perplexity());
     if args.json {
         return print_json(&json!({

@@ -251,6 +251,7 @@ impl Compared {
         };
         let general = args.general_text(&after)?;
         let held_out_loss = losses(&split.val)?;
+        split.val.check()?;
         let general_loss = general.as_ref().map(|text| losses(text)).transpose()?;
         let trained_parameters = match after.config.finetune.lora() {
             Some(lora) => {

@@ -40,17 +40,24 @@ impl DecodeStream {
     /// # Panics
     /// If the id is not below the tokenizer's vocabulary size.
     pub fn push(&mut self, id: u32) -> String {
+        self.push_all(&[id])
+    }
+
+    /// Adds at least one token.
+    fn push_all(&mut self, new: &[u32]) -> String {
         match &mut self.state {
             HeldBack::Bytes(held_back) => {
-                let bytes = self.tokenizer.token_bytes(id);
-                held_back.extend_from_slice(bytes.expect("every token decodes to bytes"));
+                let bytes = |id: &u32| self.tokenizer.token_bytes(*id).expect("every token decodes to bytes");
+                new.iter().for_each(|id| held_back.extend_from_slice(bytes(id)));
                 complete(held_back)
             }
             HeldBack::Tokens { ids, n_given } => {
-                ids.push(id);
+                ids.extend_from_slice(new);
                 let text = new_text(&self.tokenizer, ids, *n_given);
                 // A run of single-byte tokens decodes together, or not at all.
-                if is_byte_token(&self.tokenizer, id) || text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER)
+                if is_byte_token(&self.tokenizer, new[new.len() - 1])
+                    || text.is_empty()
+                    || text.ends_with(char::REPLACEMENT_CHARACTER)
                 {
                     return String::new();
                 }
@@ -70,6 +77,21 @@ impl DecodeStream {
         *n_given = ids.len();
         text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
     }
+}
+
+/// The length in bytes of the text of ids that come in parts: that of [`Tokenizer::decode`] of all of them.
+///
+/// # Panics
+/// If an id is not below the tokenizer's vocabulary size.
+pub fn decoded_bytes(tokenizer: &Tokenizer, parts: impl Iterator<Item = Vec<u32>>) -> u64 {
+    let mut stream = DecodeStream::after(tokenizer, &[]);
+    let parts = parts.filter(|ids| !ids.is_empty());
+    let sum: usize = parts.map(|ids| stream.push_all(&ids).len()).sum();
+    let rest = match stream.state {
+        HeldBack::Bytes(bytes) => text_of(bytes),
+        HeldBack::Tokens { ids, n_given } => new_text(tokenizer, &ids, n_given),
+    };
+    (sum + rest.len()) as u64
 }
 
 /// Whether a token is a single byte among tokens of text, such as `<0x0A>`.
@@ -110,6 +132,24 @@ mod tests {
     fn pieces(ids: &[u32]) -> Vec<String> {
         let mut stream = DecodeStream::after(&Tokenizer::byte(), &[]);
         ids.iter().map(|&id| stream.push(id)).collect()
+    }
+
+    #[test]
+    fn parts_decode_to_as_many_bytes_as_whole() {
+        let files = ["llama2.json", "wordpiece.json"].map(|name| {
+            let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tokenizers");
+            Tokenizer::from_file(&folder.join(name)).expect("the file is valid")
+        });
+        let text = " once upon a time, the \u{1f525}\u{e9} \u{4e2d} of a \u{1f525}";
+        for tokenizer in [Tokenizer::byte()].into_iter().chain(files) {
+            let ids = tokenizer.encode(text).expect("it can be encoded");
+            for ids in [&ids[..], &ids[..ids.len() - 1]] {
+                for n in 1..6 {
+                    let parts = ids.chunks(n).map(<[u32]>::to_vec);
+                    assert_eq!(decoded_bytes(&tokenizer, parts), tokenizer.decode(ids).len() as u64, "{n}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -12,9 +12,9 @@ use super::source::is_standard_input;
 use super::split::{Division, SplitPoint};
 use super::texts::{Opening, ScannedText, StandardInput, hexadecimal, text_sha256};
 use super::train_tokenizer::train_bpe;
-use super::{BatchSource, DataError, Split, SplitRecords, conversations};
+use super::{BatchSource, DataError, Split, SplitRecords, Tokens, conversations};
 use crate::config::{Config, DataConfig, TextFormat, ValSplit};
-use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
+use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind, decoded_bytes};
 
 /// Both splits of all texts, and the tokenizer that encoded them.
 ///
@@ -96,7 +96,7 @@ impl Corpus {
             return Err(DataError::NoText);
         }
         if let (Some(tokenizer), Some(_)) = (&tokenizer, &config.finetune.base) {
-            return Self::of_records(config, tokenizer, earlier);
+            return Self::of_records(config, tokenizer, earlier, on_progress);
         }
         // A run from before there was this key has none, and keeps its split.
         let old_rule = if earlier.is_some() { ValSplit::End } else { ValSplit::Documents };
@@ -155,15 +155,22 @@ impl Corpus {
         Ok(Self { train, val, tokenizer, text_sha256, sources, records })
     }
 
-    fn of_records(config: &Config, tokenizer: &Tokenizer, earlier: Option<&str>) -> Result<Self, DataError> {
+    fn of_records(
+        config: &Config,
+        tokenizer: &Tokenizer,
+        earlier: Option<&str>,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, DataError> {
         let tokenizer = tokenizer.clone().padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
         let path = config.data.all_sources().swap_remove(0).path;
-        let (records, sha256) = conversations::open(config, &tokenizer)?;
+        let (records, sha256) = conversations::open(config, &tokenizer, on_progress)?;
         let text_sha256 = hexadecimal(&sha256);
         if earlier.is_some_and(|earlier| earlier != text_sha256) {
             return Err(DataError::OtherText { paths: vec![path] });
         }
-        let [train, val] = [&records.train, &records.val].map(|split| conversations::as_text(split, &tokenizer));
+        let val_bytes = decoded_bytes(&tokenizer, records.val.iter().map(|example| example.ids));
+        let train = Tokens::of_records(records.train.clone(), 0); // decoding takes long, and nothing asks
+        let val = Tokens::of_records(records.val.clone(), val_bytes);
         let sources =
             vec![SourceSummary { path, kept: None, train_tokens: train.len(), val_tokens: val.len(), fraction: 1.0 }];
         let (train, val, records) = (train.into(), val.into(), Some(records));
@@ -194,9 +201,8 @@ impl Corpus {
     /// The number of counted tokens of the validation split per byte of their text.
     pub fn val_tokens_per_byte(&self) -> f64 {
         let [tokens, bytes] = match &self.records {
-            Some(records) => {
-                let counted: Vec<u32> = records.val.counted().collect();
-                [counted.len(), self.tokenizer.decode(&counted).len()].map(|n| n as f64)
+            Some(SplitRecords { val, .. }) => {
+                [val.n_counted() as f64, decoded_bytes(&self.tokenizer, val.counted()) as f64]
             }
             None => [self.val.len() as f64, self.val.bytes() as f64],
         };
@@ -236,7 +242,6 @@ mod tests {
 
     use super::super::fixtures;
     use super::super::reader::Purpose;
-    use super::super::tokens::Tokens;
     use super::*;
     use crate::config::SourceConfig;
 

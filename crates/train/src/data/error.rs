@@ -151,6 +151,11 @@ impl DataError {
     pub(super) fn cache(path: &Path, source: io::Error) -> Self {
         Self::Cache { path: path.to_owned(), source }
     }
+
+    /// A file of the cache that was written just now cannot be opened.
+    pub(super) fn not_as_written(path: &Path) -> Self {
+        Self::cache(path, io::Error::other("the file that was written just now is not as it was written"))
+    }
 }
 
 /// Paths in backquotes, separated by commas.

@@ -134,10 +134,7 @@ impl Opening<'_> {
         writer.finish(&key).map_err(fail)?;
         let kind = format!("{:?}", tokenizer.kind()).to_lowercase();
         self.cache.note(&path, &format!("{kind} tokens of `{}`", shown(&text.source.path)));
-        tokens::open(&path, &key, width, &checking)?.ok_or_else(|| {
-            let reason = "the file that was written just now is not as it was written";
-            DataError::cache(&path, std::io::Error::other(reason))
-        })
+        tokens::open(&path, &key, width, &checking)?.ok_or_else(|| DataError::not_as_written(&path))
     }
 }
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use super::DataError;
 use super::chunk::Half;
+use super::{BatchSource, DataError, Examples};
 use tinderbox_model::disk::{self, Temporary};
 
 /// The ids of a split, one after another. Cheap to clone.
@@ -26,6 +26,11 @@ pub struct Tokens {
 enum Ids {
     Memory(Vec<u32>),
     File(TokenFile),
+    Records {
+        examples: Examples,
+        /// The position after each of them.
+        ends: Vec<usize>,
+    },
 }
 
 /// An open token file. Its lock tells others that it is in use.
@@ -91,6 +96,16 @@ impl Tokens {
         Self { range: 0..ids.len(), ids: Arc::new(Ids::Memory(ids.to_vec())), bytes }
     }
 
+    /// The ids of records, one after another.
+    pub(super) fn of_records(examples: Examples, bytes: u64) -> Self {
+        let sums = examples.lengths().scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        });
+        let ends: Vec<usize> = sums.collect();
+        Self { range: 0..ends.last().copied().unwrap_or(0), ids: Arc::new(Ids::Records { examples, ends }), bytes }
+    }
+
     /// `n` pseudorandom ids below `vocab_size`, always the same: synthetic text for benchmarks.
     #[must_use]
     pub fn made_up(n: usize, vocab_size: usize) -> Self {
@@ -132,6 +147,12 @@ impl Tokens {
                     file.failure.set(error).ok(); // the first error is kept
                 }
             }
+            Ids::Records { examples, ends } => {
+                let first = ends.partition_point(|end| *end <= start);
+                let n_before = first.checked_sub(1).map_or(0, |before| ends[before]);
+                let ids = (first..ends.len()).flat_map(|idx| examples.read(idx).ids).skip(start - n_before);
+                out.iter_mut().zip(ids).for_each(|(out, id)| *out = id.cast_signed());
+            }
         }
     }
 
@@ -148,7 +169,11 @@ impl Tokens {
 
     /// Checks that every read so far succeeded: another program may cut a token file short.
     pub fn check(&self) -> Result<(), DataError> {
-        let Ids::File(TokenFile { path, failure, .. }) = &*self.ids else { return Ok(()) };
+        let TokenFile { path, failure, .. } = match &*self.ids {
+            Ids::Memory(_) => return Ok(()),
+            Ids::File(file) => file,
+            Ids::Records { examples, .. } => return examples.check(),
+        };
         failure.get().map_or(Ok(()), |error| {
             let source = io::Error::new(error.kind(), error.to_string());
             Err(DataError::Tokens { path: path.clone(), source })

@@ -10,7 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use tinderbox_kernels::IGNORE_INDEX;
 
 use super::Example;
-use crate::data::{Batch, BatchSource, DataError, Draw};
+use super::store::Place;
+use crate::data::{Batch, BatchSource, DataError, Draw, Tokens};
 
 /// Records that batches are drawn from. Cheap to clone.
 ///
@@ -19,7 +20,8 @@ use crate::data::{Batch, BatchSource, DataError, Draw};
 /// empty.
 #[derive(Clone, Debug)]
 pub struct Examples {
-    all: Arc<[Example]>,
+    tokens: Tokens,
+    all: Arc<[Place]>,
     /// The records of each row, if they are packed.
     packed: Option<Arc<[PackedRow]>>,
     batch_size: usize,
@@ -36,51 +38,67 @@ type PassOrder = ((u64, u64), Arc<[PackedRow]>);
 const JITTER: f64 = 0.2;
 
 impl Examples {
-    pub(super) fn new(examples: Vec<Example>, batch_size: usize) -> Self {
-        Self { all: examples.into(), packed: None, batch_size, order: Arc::default() }
+    /// The records at these places of the tokens.
+    pub(super) fn new(tokens: Tokens, places: Vec<Place>, batch_size: usize) -> Self {
+        Self { tokens, all: places.into(), packed: None, batch_size, order: Arc::default() }
     }
 
     /// The same, packed into rows of up to this many tokens.
     pub(super) fn packed(self, max_tokens: usize) -> Self {
-        let rows = packed(&self.all.iter().map(|example| example.ids.len()).collect::<Vec<_>>(), max_tokens);
+        let rows = packed(&self.lengths().collect::<Vec<_>>(), max_tokens);
         Self { packed: Some(rows.into()), ..self }
     }
 
-    /// The records, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = &Example> {
-        self.all.iter()
+    /// The records, in their order, each read when it is due.
+    pub fn iter(&self) -> impl Iterator<Item = Example> {
+        (0..self.n_records()).map(|idx| self.read(idx))
+    }
+
+    /// The record of this index; zeros if it cannot be read, which [`BatchSource::check`] reports.
+    pub(crate) fn read(&self, idx: usize) -> Example {
+        self.all[idx].read(&self.tokens)
+    }
+
+    /// The number of tokens of each record, of preferences those of the better answer.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.all.iter().map(|place| place.n_tokens)
     }
 
     /// Whether they are preferences; a batch then has the better answers followed by the worse ones, in as many rows.
     pub(crate) fn are_preferences(&self) -> bool {
-        self.all.first().is_some_and(|first| first.rejected.is_some())
+        self.all.first().is_some_and(|first| first.n_rejected > 0)
     }
 
-    fn len(&self) -> usize {
+    /// The number of records.
+    pub fn n_records(&self) -> usize {
         self.all.len()
     }
 
     pub(super) fn n_filled_rows(&self) -> usize {
-        self.packed.as_ref().map_or(self.len(), |rows| rows.len())
+        self.packed.as_ref().map_or(self.n_records(), |rows| rows.len())
     }
 
     /// The mean number of tokens in a row of a pass.
     pub(crate) fn tokens_per_row(&self) -> f64 {
-        self.iter().map(|example| example.ids.len()).sum::<usize>() as f64 / self.n_rows().max(1) as f64
+        self.lengths().sum::<usize>() as f64 / self.n_rows().max(1) as f64
     }
 
-    /// The ids of the tokens that count in the loss.
-    pub(crate) fn counted(&self) -> impl Iterator<Item = u32> {
-        let of = |example: &Example| -> Vec<u32> {
-            let pairs = example.ids.iter().zip(&example.counts).skip(1);
-            pairs.filter(|(_, counts)| **counts).map(|(id, _)| *id).collect()
-        };
-        self.iter().flat_map(of)
+    /// The number of tokens that count in the loss.
+    pub(crate) fn n_counted(&self) -> usize {
+        self.all.iter().map(|place| place.n_counted).sum()
+    }
+
+    /// The ids of these tokens, of each record.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = Vec<u32>> {
+        self.iter().map(|Example { ids, counts, .. }| {
+            let pairs = ids.into_iter().zip(counts).skip(1);
+            pairs.filter(|(_, counts)| *counts).map(|(id, _)| id).collect()
+        })
     }
 
     /// The tokens of each record before its last answer, and those of the answer.
     pub fn questions(&self, n: usize) -> Vec<[Vec<u32>; 2]> {
-        let split = |example: &Example| {
+        let split = |example: Example| {
             let last = example.counts.iter().rposition(|counts| *counts)?;
             let first = last - example.counts[..last].iter().rev().take_while(|counts| **counts).count();
             (first > 0).then(|| [example.ids[..first].to_vec(), example.ids[first..=last].to_vec()])
@@ -110,8 +128,9 @@ impl Examples {
             rows.sort_by(|a, b| a.0.total_cmp(&b.0));
             rows.into_iter().map(|(_, row)| row.clone()).collect()
         } else {
-            let jittered = |idx: usize, uniform: f64| self.all[idx].ids.len() as f64 * (1.0 + JITTER * uniform);
-            let mut by_length: Vec<(f64, usize)> = (0..self.len()).map(|idx| (jittered(idx, uniform()), idx)).collect();
+            let jittered = |idx: usize, uniform: f64| self.all[idx].n_tokens as f64 * (1.0 + JITTER * uniform);
+            let mut by_length: Vec<(f64, usize)> =
+                (0..self.n_records()).map(|idx| (jittered(idx, uniform()), idx)).collect();
             by_length.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             let batches = by_length.chunks(self.batch_size);
             let mut batches: Vec<(f64, &[(f64, usize)])> = batches.map(|batch| (uniform(), batch)).collect();
@@ -125,13 +144,13 @@ impl Examples {
         order
     }
 
-    fn rows(&self, draw: Draw) -> Vec<Vec<&Example>> {
+    fn rows(&self, draw: Draw) -> Vec<PackedRow> {
         let Draw { seed, rows, n_earlier_rows, .. } = draw;
         let rows = n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64;
         let n = self.n_rows() as u64;
         let row = |row: u64| {
             let place = usize::try_from(row % n).expect("below the rows of a pass");
-            self.order(seed, row / n)[place].iter().map(|idx| &self.all[*idx]).collect()
+            self.order(seed, row / n)[place].clone()
         };
         rows.map(row).collect()
     }
@@ -139,11 +158,12 @@ impl Examples {
 
 impl BatchSource for Examples {
     fn draw(&self, draw: Draw) -> Batch {
-        let rows = self.rows(draw);
+        let read = |row: &PackedRow| -> Vec<Example> { row.iter().map(|idx| self.read(*idx)).collect() };
+        let rows: Vec<Vec<Example>> = self.rows(draw).iter().map(read).collect();
         if self.packed.is_some() {
             return in_a_row(&rows.concat());
         }
-        let mut rows: Vec<Option<&Example>> = rows.iter().map(|row| row.first().copied()).collect();
+        let mut rows: Vec<Option<&Example>> = rows.iter().map(|row| row.first()).collect();
         if self.are_preferences() {
             let rejected: Vec<_> = rows.iter().map(|row| row.and_then(|row| row.rejected.as_deref())).collect();
             rows.extend(rejected);
@@ -156,25 +176,25 @@ impl BatchSource for Examples {
     }
 
     fn n_targets(&self, draw: Draw) -> usize {
-        let examples = self.rows(draw).into_iter().flatten();
-        if self.are_preferences() { examples.count() } else { examples.map(Example::n_counted).sum() }
+        let places = self.rows(draw).into_iter().flatten().map(|idx| self.all[idx]);
+        if self.are_preferences() { places.count() } else { places.map(|place| place.n_counted).sum() }
     }
 
     /// From the shortest records to the longest; of preferences only the better answers.
     fn spread(&self, _: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
-        let mut order: Vec<usize> = (0..self.len()).collect();
-        order.sort_by_key(|idx| self.all[*idx].ids.len());
+        let mut order: Vec<usize> = (0..self.n_records()).collect();
+        order.sort_by_key(|idx| self.all[*idx].n_tokens);
         let batches: Vec<Vec<usize>> = order.chunks(batch_size).map(<[usize]>::to_vec).collect();
-        let (n_all, examples) = (batches.len(), self.all.clone());
+        let (n_all, examples) = (batches.len(), self.clone());
         let n = n_all.min(n_batches);
         Box::new((0..n).map(move |i| {
-            let rows: Vec<_> = batches[i * n_all / n].iter().map(|idx| Some(&examples[*idx])).collect();
-            batch(&rows)
+            let rows: Vec<Example> = batches[i * n_all / n].iter().map(|idx| examples.read(*idx)).collect();
+            batch(&rows.iter().map(Some).collect::<Vec<_>>())
         }))
     }
 
     fn check(&self) -> Result<(), DataError> {
-        Ok(())
+        self.tokens.check()
     }
 }
 
@@ -201,7 +221,7 @@ fn packed(lengths: &[usize], capacity: usize) -> Vec<PackedRow> {
 }
 
 /// These records one after another in a single row, without padding.
-fn in_a_row(examples: &[&Example]) -> Batch {
+fn in_a_row(examples: &[Example]) -> Batch {
     if examples.is_empty() {
         return batch(&[None]);
     }
@@ -237,6 +257,7 @@ fn batch(rows: &[Option<&Example>]) -> Batch {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::store::marked;
     use super::*;
 
     /// Records of these lengths, whose first token does not count. The ids of a record are its index.
@@ -246,7 +267,12 @@ mod tests {
             let id = u32::try_from(idx + 1).expect("ids fit u32");
             Example { ids: vec![id; n], counts: (0..n).map(|place| place > 0).collect(), n_cut: 0, rejected: None }
         };
-        Examples::new(lengths.iter().enumerate().map(example).collect(), batch_size)
+        let (mut tokens, mut places) = (Vec::new(), Vec::new());
+        for example in lengths.iter().enumerate().map(example) {
+            places.push(Place::of(&example, tokens.len()));
+            tokens.extend(marked(&example));
+        }
+        Examples::new(Tokens::from_ids(&tokens, 0), places, batch_size)
     }
 
     fn draw(step: u64, batch_size: usize) -> Draw {

@@ -1,13 +1,14 @@
 //! Records for fine-tuning, such as conversations, as tokens; only some of them count in the loss.
 //!
-//! `record` parses a line, `render` makes tokens of it, and `examples` draws batches.
+//! `record` parses a line, `render` makes tokens of it, `store` keeps them, and `examples` draws batches.
 
 mod examples;
 mod record;
 mod render;
+mod store;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -16,8 +17,12 @@ use sha2::{Digest, Sha256};
 pub use self::examples::Examples;
 use self::record::Record;
 use self::render::Renderer;
+use self::store::{NewStore, Place, Store};
+use super::cache::Cache;
+use super::reader::{ignore, report};
 use super::source::TextSource;
-use super::{DataError, Tokens};
+use super::texts::shown;
+use super::{DataError, OnProgress, Purpose, Reading, Tokens};
 use crate::config::{Config, DataConfig, ModelConfig};
 use tinderbox_model::tokenizer::Tokenizer;
 
@@ -94,32 +99,31 @@ pub(crate) fn n_held_out(n: usize, val_fraction: f64) -> usize {
 }
 
 /// Reads the records of a config, and the SHA-256 of all lines. Its seed decides which are for validation.
-pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<(SplitRecords, [u8; 32]), DataError> {
+pub(super) fn open(
+    config: &Config,
+    tokenizer: &Tokenizer,
+    on_progress: OnProgress<'_>,
+) -> Result<(SplitRecords, [u8; 32]), DataError> {
     let Config { data, finetune, train, model, .. } = config;
     let max_tokens = max_tokens(finetune.max_tokens, model);
-    let mut reading = ReadRecords::new(config, tokenizer, max_tokens)?;
     let configs = data.all_sources();
-    for source in &TextSource::find_all(&configs)? {
-        reading.read(source)?;
-    }
-    let (examples, summary, sha256) = reading.finish(&configs[0].path)?;
-    if examples.len() < 2 {
-        return Err(DataError::TooFewRecords { path: configs[0].path.clone(), n: examples.len() });
+    let stored = Stored::open(&TextSource::find_all(&configs)?, config, tokenizer, max_tokens, on_progress)?;
+    let Stored { tokens, places, records, sha256 } = stored;
+    if places.len() < 2 {
+        return Err(DataError::TooFewRecords { path: configs[0].path.clone(), n: places.len() });
     }
     // Both splits keep their order.
     let mut random = ChaCha8Rng::seed_from_u64(train.seed);
-    let mut order: Vec<(u64, usize)> = (0..examples.len()).map(|idx| (random.next_u64(), idx)).collect();
+    let mut order: Vec<(u64, usize)> = (0..places.len()).map(|idx| (random.next_u64(), idx)).collect();
     order.sort_unstable();
-    let n_val = n_held_out(examples.len(), data.val_fraction);
+    let n_val = n_held_out(places.len(), data.val_fraction);
     let held: BTreeSet<usize> = order.iter().take(n_val).map(|(_, idx)| *idx).collect();
-    let (val, train_examples): (Vec<_>, Vec<_>) =
-        examples.into_iter().enumerate().partition(|(idx, _)| held.contains(idx));
-    let [train, val] = [train_examples, val].map(|examples| {
-        let examples = examples.into_iter().map(|(_, example)| example);
-        Examples::new(examples.collect(), train.batch_size)
+    let [train, val] = [false, true].map(|is_held| {
+        let places = places.iter().enumerate().filter(|(idx, _)| held.contains(idx) == is_held);
+        Examples::new(tokens.clone(), places.map(|(_, place)| *place).collect(), train.batch_size)
     });
     let train = if finetune.packing { train.packed(max_tokens) } else { train };
-    let summary = Records { rows: train.n_filled_rows(), ..summary };
+    let summary = Records { rows: train.n_filled_rows(), ..records };
     Ok((SplitRecords { train, val, summary }, sha256))
 }
 
@@ -132,10 +136,9 @@ pub fn open_records(
 ) -> Result<(Examples, Records), DataError> {
     let data = DataConfig { path: path.to_owned(), sources: Vec::new(), ..config.data.clone() };
     let max_tokens = self::max_tokens(max_tokens, &config.model);
-    let mut reading = ReadRecords::new(config, tokenizer, max_tokens)?;
-    reading.read(&TextSource::find(&data.all_sources()[0])?)?;
-    let (examples, records, _) = reading.finish(path)?;
-    let examples = Examples::new(examples, 1);
+    let source = TextSource::find(&data.all_sources()[0])?;
+    let Stored { tokens, places, records, .. } = Stored::open(&[source], config, tokenizer, max_tokens, &ignore)?;
+    let examples = Examples::new(tokens, places, 1);
     let examples = if config.finetune.packing { examples.packed(max_tokens) } else { examples };
     let rows = examples.n_filled_rows();
     Ok((examples, Records { rows, ..records }))
@@ -146,88 +149,183 @@ fn max_tokens(max_tokens: usize, model: &ModelConfig) -> usize {
     max_tokens.min(model.context_length + 1)
 }
 
-struct ReadRecords<'a> {
-    renderer: Renderer<'a>,
-    max_tokens: usize,
-    examples: Vec<Example>,
+/// The version of rendering and encoding: files of other versions are not used.
+const RULES: &[u8] = concat!("records 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
+
+/// All records, in the cache.
+struct Stored {
+    tokens: Tokens,
+    places: Vec<Place>,
+    /// A summary without rows.
     records: Records,
-    hash: Sha256,
+    /// Of all lines.
+    sha256: [u8; 32],
 }
 
-impl<'a> ReadRecords<'a> {
-    fn new(config: &Config, tokenizer: &'a Tokenizer, max_tokens: usize) -> Result<Self, DataError> {
-        let Config { finetune, generate, .. } = config;
+impl Stored {
+    /// Opens the records of at least one source. Their lines are read once for their hash, and again to make tokens of
+    /// them, unless the cache has them.
+    fn open(
+        sources: &[TextSource],
+        config: &Config,
+        tokenizer: &Tokenizer,
+        max_tokens: usize,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, DataError> {
+        let Config { data, finetune, generate, .. } = config;
+        let cache = Cache::open(data)?;
+        sources.iter().try_for_each(|source| cache.check_apart(source))?;
         let renderer =
             Renderer::new(tokenizer, finetune.train_on, generate, max_tokens).map_err(DataError::ChatTemplate)?;
-        let (examples, records, hash) = (Vec::new(), Records::default(), Sha256::new());
-        Ok(Self { renderer, max_tokens, examples, records, hash })
+        let sha256 = each_line(sources, Purpose::Scan, on_progress, |_| Ok(Ok(())))?;
+        let mut key = Sha256::new(); // of everything that determines the tokens, and which of them count
+        for part in [RULES, tokenizer.to_json().as_bytes(), tokenizer.config_json().unwrap_or_default().as_bytes()] {
+            key.update(Sha256::digest(part));
+        }
+        key.update(sha256);
+        key.update(format!("{:?} {max_tokens} {:?}", finetune.train_on, generate.ends(tokenizer)));
+        let store = Store { cache: &cache, key: key.finalize().into(), vocab_size: tokenizer.vocab_size() };
+        let path = &sources[0].path;
+        let found = if let Some(found) = store.open()? {
+            found
+        } else {
+            let mut reading = ReadRecords { renderer, max_tokens, store: store.create()?, records: Records::default() };
+            if each_line(sources, Purpose::Encode, on_progress, |line| reading.read(line))? != sha256 {
+                return Err(DataError::Changed { path: path.clone() });
+            }
+            reading.store.finish(&reading.records)?;
+            store.note(&format!("tokens of the records `{}`", shown(path)));
+            store.open()?.ok_or_else(|| DataError::not_as_written(&cache.folder))?
+        };
+        cache.clean_up();
+        let (tokens, places, records) = found;
+        let (skipped, n) = (records.skipped, records.used + records.skipped);
+        if n == 0 {
+            return Err(DataError::Empty { path: path.clone() });
+        }
+        if skipped as f64 > MAX_SKIPPED * n as f64 {
+            return Err(DataError::RecordsSkipped { path: path.clone(), skipped, n, max_tokens });
+        }
+        Ok(Self { tokens, places, records, sha256 })
     }
+}
 
-    fn read(&mut self, source: &TextSource) -> Result<(), DataError> {
+/// Takes the lines of all files that are not blank, and returns their SHA-256. A problem with one continues a sentence
+/// about it.
+fn each_line(
+    sources: &[TextSource],
+    purpose: Purpose,
+    on_progress: OnProgress<'_>,
+    mut take: impl FnMut(&[u8]) -> Result<Result<(), String>, DataError>,
+) -> Result<[u8; 32], DataError> {
+    let mut hash = Sha256::new();
+    for source in sources {
+        let mut reading = Reading { path: &source.path, purpose, bytes: 0, of: None };
         for file in &source.files {
             let mut file = source.open(file, true)?;
             while let Some(line) = file.next_record(source.max_record_bytes)? {
-                self.hash.update(line);
-                let example = Record::parse(line).and_then(|record| self.renderer.render(&record));
-                match example {
-                    Ok(example) if self.is_other(&example) => {
-                        let problem = "is a preference and others are not, or the other way round\n  hint: a run is trained \
-                                       on one or the other";
-                        return Err(file.in_line(problem.to_owned()));
-                    }
-                    Ok(example) => self.add(example),
-                    Err(problem) => return Err(file.in_line(problem)),
-                }
+                hash.update(line);
+                reading.bytes += line.len() as u64;
+                report(on_progress, &reading)?;
+                take(line)?.map_err(|problem| file.in_line(problem))?;
             }
         }
-        Ok(())
+    }
+    Ok(hash.finalize().into())
+}
+
+struct ReadRecords<'a> {
+    renderer: Renderer<'a>,
+    max_tokens: usize,
+    store: NewStore,
+    records: Records,
+}
+
+impl ReadRecords<'_> {
+    fn read(&mut self, line: &[u8]) -> Result<Result<(), String>, DataError> {
+        let example = match Record::parse(line).and_then(|record| self.renderer.render(&record)) {
+            Ok(example) => example,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        if self.records.used > 0 && self.records.preferences != example.rejected.is_some() {
+            let problem = "is a preference and others are not, or the other way round\n  hint: a run is trained on one \
+                           or the other";
+            return Ok(Err(problem.to_owned()));
+        }
+        self.add(example).map(Ok)
     }
 
-    /// Whether it differs from earlier records in being a preference.
-    fn is_other(&self, example: &Example) -> bool {
-        self.examples.first().is_some_and(|first| first.rejected.is_some() != example.rejected.is_some())
-    }
-
-    fn add(&mut self, mut example: Example) {
+    fn add(&mut self, mut example: Example) -> Result<(), DataError> {
         let records = &mut self.records;
         records.longest = records.longest.max(example.ids.len());
         let endless = self.renderer.endless(&example);
         example.cut(self.max_tokens);
         records.cut += usize::from(example.n_cut > 0);
         let is_empty = example.rejected.as_ref().is_some_and(|rejected| rejected.n_counted() == 0);
-        match example.n_counted() {
-            0 => records.skipped += 1,
-            _ if is_empty => records.skipped += 1,
-            n => {
-                records.used += 1;
-                records.preferences = example.rejected.is_some();
-                records.tokens += example.ids.len() as u64;
-                records.counted_tokens += n as u64;
-                if let Some(token) = endless {
-                    records.endless.get_or_insert((0, token)).0 += 1;
-                }
-                self.examples.push(example);
-            }
+        if is_empty || example.n_counted() == 0 {
+            records.skipped += 1;
+            return Ok(());
         }
-    }
-
-    fn finish(self, path: &Path) -> Result<(Vec<Example>, Records, [u8; 32]), DataError> {
-        let Self { max_tokens, examples, records, hash, .. } = self;
-        let path: PathBuf = path.to_owned();
-        let n = records.used + records.skipped;
-        if n == 0 {
-            return Err(DataError::Empty { path });
+        records.used += 1;
+        records.preferences = example.rejected.is_some();
+        if let Some(token) = endless {
+            records.endless.get_or_insert((0, token)).0 += 1;
         }
-        if records.skipped as f64 > MAX_SKIPPED * n as f64 {
-            return Err(DataError::RecordsSkipped { path, skipped: records.skipped, n, max_tokens });
-        }
-        Ok((examples, records, hash.finalize().into()))
+        self.store.add(&example)
     }
 }
 
-/// The tokens of records one after another, as one text.
-pub(super) fn as_text(examples: &Examples, tokenizer: &Tokenizer) -> Tokens {
-    let ids: Vec<u32> = examples.iter().flat_map(|example| example.ids.iter().copied()).collect();
-    let bytes = tokenizer.decode(&ids).len() as u64;
-    Tokens::from_ids(&ids, bytes)
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use serde_json::json;
+
+    use super::super::fixtures::folder;
+    use super::*;
+
+    #[test]
+    fn records_are_kept_unless_damaged() {
+        let record =
+            |i: usize| json!({"prompt": format!("is {i}?"), "chosen": "yes ".repeat(i % 5 + 1), "rejected": "no"});
+        let lines: String = (0..40).map(|i| format!("{}\n", record(i))).collect();
+        let folder = folder([("a.jsonl", lines.as_bytes())]);
+        let mut config = Config::default();
+        config.data.path = folder.path().join("a.jsonl");
+        config.data.cache_dir = Some(folder.path().join("cache"));
+        let tokenizer = Tokenizer::byte().with_end_of_text();
+        let opened = |config: &Config| {
+            let (SplitRecords { train, val, summary }, sha256) = open(config, &tokenizer, &ignore).unwrap();
+            let all: Vec<Example> = train.iter().chain(val.iter()).collect();
+            (all, summary, sha256)
+        };
+        let kept = || -> Vec<(PathBuf, Vec<u8>)> {
+            let files = fs::read_dir(folder.path().join("cache")).unwrap().map(|entry| entry.unwrap().path());
+            let tokens = files.filter(|path| path.extension().is_some_and(|it| it == "tokens"));
+            tokens.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+        };
+        let first = opened(&config);
+        assert_eq!((first.0.len(), first.1.used, first.1.preferences), (40, 40, true));
+        let example = first.0.iter().find(|example| tokenizer.decode(&example.ids).starts_with("is 7?")).unwrap();
+        let answer = |ids: &[u32], counts: &[bool]| {
+            let counted = ids.iter().zip(counts).filter(|(_, counts)| **counts).map(|(id, _)| *id);
+            tokenizer.decode(&counted.collect::<Vec<_>>())
+        };
+        assert_eq!(answer(&example.ids, &example.counts), "yes yes yes <|endoftext|>");
+        let rejected = example.rejected.as_ref().unwrap();
+        assert_eq!(answer(&rejected.ids, &rejected.counts), "no<|endoftext|>");
+        assert_eq!(kept().len(), 2);
+        for (path, good) in kept() {
+            let mut damaged = good.clone();
+            *damaged.last_mut().unwrap() ^= 1;
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(opened(&config), first);
+            assert_eq!(fs::read(path).unwrap(), good);
+        }
+        config.finetune.max_tokens = 7;
+        let shorter = opened(&config);
+        assert!(shorter.0.iter().all(|example| example.ids.len() <= 7) && shorter.1.cut == 40);
+        assert_eq!((shorter.2, kept().len()), (first.2, 4), "other tokens of the same lines");
+    }
 }
