@@ -52,8 +52,8 @@ impl RunDir {
     /// a crash. Forgets the best checkpoint if it is gone or damaged, and returns a line about it if damaged.
     pub(crate) fn cut_back_to(&self, state: &mut TrainState) -> Result<Option<String>, RunError> {
         let folder = self.checkpoints();
-        let later = steps_in(&folder)?.into_iter().filter(|(step, _)| *step > state.step);
-        later.map(|(_, dir)| check_unneeded(&dir)).collect::<Result<(), _>>()?;
+        let mut later = steps_in(&folder)?.into_iter().filter(|(step, _)| *step > state.step);
+        later.try_for_each(|(_, dir)| check_unneeded(&dir))?;
         for entry in fs::read_dir(&folder).map_err(cannot_read(&folder))? {
             let path = entry.map_err(cannot_read(&folder))?.path();
             if step_of(&path).is_some_and(|found| found > state.step) {
