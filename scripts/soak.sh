@@ -6,6 +6,8 @@
 #
 #   fuzz           50 times as many damaged inputs as in the gate: 1,000 to 20,000 of each kind
 #   kills          a run is killed 200 times while it saves
+#   pairs          runs that together have every pair of options: resumed, measured, exported, generated from
+#   resume         200 runs of such options are killed up to twice and resumed
 #   together       two exports to one place and two imports into one run at once, 200 rounds each
 #   plans          2,000 configs with extreme values are planned or refused
 #   disks          disks of 60 sizes fill up
@@ -34,6 +36,8 @@ run() {
     case $1 in
     fuzz) TINDERBOX_FUZZ_TIMES=${TINDERBOX_FUZZ_TIMES:-50} tests damage:: ;;
     kills) tests --ignored two_hundred_kills_keep_saved_checkpoints ;;
+    pairs) tests --ignored runs_of_all_pairs ;;
+    resume) tests --ignored two_hundred_killed_runs ;;
     together) tests --ignored two_hundred_concurrent_exports ;;
     plans) tests --ignored two_thousand_random_configs ;;
     disks) tests --ignored full_disk_of_any_size ;;
@@ -49,7 +53,8 @@ run() {
     esac
 }
 
-all=(fuzz kills together plans disks permissions power_loss interrupts templates tokenizers load memory endurance endurance_gpu)
+all=(fuzz kills pairs resume together plans disks permissions power_loss interrupts templates tokenizers load memory
+    endurance endurance_gpu)
 (($#)) || set -- "${all[@]}"
 for part in "$@"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }

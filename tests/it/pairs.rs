@@ -208,7 +208,7 @@ fn covering_runs(seed: u64) -> Vec<AnyRun> {
     let methods =
         |one, other| levels(0).filter(|method| fits(*method, one) && fits(*method, other)).collect::<Vec<_>>();
     let choices: Vec<Choice> = (0..OPTIONS.len()).flat_map(levels).collect();
-    let pairs = choices.iter().flat_map(|one| choices.iter().map(|other| (*one, *other)));
+    let pairs = choices.iter().flat_map(|one| choices.iter().map(move |other| (*one, *other)));
     let is_possible = |(one, other): &(Choice, Choice)| {
         one.0 < other.0 && are_compatible(*one, *other) && !methods(*one, *other).is_empty()
     };
@@ -276,7 +276,7 @@ impl AnyRun {
             return place;
         }
         let settings = ["train.max_steps=2", "train.sample_tokens=0", "model.context_length=64", "model.dropout=0.0"];
-        place.trained("plain", &[&settings[..], &self.settings(true)].concat());
+        place.trained("plain", &[&settings[..], &self.settings(true)[..]].concat());
         let format = match self.level("template") {
             "chatml" => Some(ChatFormat::Chatml),
             "zephyr" => Some(ChatFormat::Zephyr),
@@ -311,13 +311,13 @@ impl AnyRun {
         let common = ["train.max_steps=6", "train.eval_interval=2", "train.log_interval=1", "train.sample_tokens=0"];
         let sizes = ["model.context_length=16", "model.d_model=16", "model.n_layers=2", "model.n_heads=2"];
         let mut overrides: Vec<String> =
-            [&common[..], &self.settings(false)].concat().iter().map(ToString::to_string).collect();
+            [&common[..], &self.settings(false)[..]].concat().iter().map(ToString::to_string).collect();
         let base = self.is_tuned().then(|| place.run("base").config().expect("the base has a config"));
         if self.is_tuned() {
             let paths = [("data.path", "records.jsonl"), ("finetune.base", "base")];
             overrides.extend(paths.map(|(key, name)| format!("{key}={:?}", place.path(name))));
         } else {
-            overrides.extend([&sizes[..], &self.settings(true)].concat().iter().map(ToString::to_string));
+            overrides.extend([&sizes[..], &self.settings(true)[..]].concat().iter().map(ToString::to_string));
         }
         let mut toml: toml::Table = toml::from_str(&place.config(&[]).to_toml()).expect("TOML");
         for inherited in ["model", "tokenizer"] {
