@@ -47,8 +47,9 @@ impl DecodeStream {
     fn push_all(&mut self, new: &[u32]) -> String {
         match &mut self.state {
             HeldBack::Bytes(held_back) => {
-                let bytes = |id: &u32| self.tokenizer.token_bytes(*id).expect("every token decodes to bytes");
-                new.iter().for_each(|id| held_back.extend_from_slice(bytes(id)));
+                for id in new {
+                    held_back.extend_from_slice(self.tokenizer.token_bytes(*id).expect("every token decodes to bytes"));
+                }
                 complete(held_back)
             }
             HeldBack::Tokens { ids, n_given } => {
