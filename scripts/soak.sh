@@ -17,6 +17,8 @@
 #   templates      1,000 damaged chat templates are rendered; none ends the server or delays it, and hostile ones are
 #                  refused by every command
 #   tokenizers     500 mutated tokenizers are opened or refused
+#   schemas        1,000 hostile JSON schemas are refused or take bounded work; other completions go on beside them
+#   unread         answers that nobody reads, whole and streamed, take less than 200 MiB
 #   load           the largest requests, and 600 clients that send nothing or half, leave the server reachable
 #   memory         16 short completions of SmolLM2-135M's shape in int8 take less than 400 MiB
 #   endurance      20,000 steps on flex keep their memory
@@ -46,15 +48,17 @@ run() {
     interrupts) tests --ignored every_phase_ends_soon ;;
     templates) tests --include-ignored serve::templates hostile::every_command ;;
     tokenizers) tests --ignored five_hundred_mutated_tokenizers ;;
-    load) tests --include-ignored serve::load --skip short_completions ;;
+    schemas) tests --ignored thousand_hostile_schemas ;;
+    unread) tests --ignored unread_answers_take_bounded_memory ;;
+    load) tests --include-ignored serve::load --skip short_completions --skip unread_answers_take ;;
     memory) tests --ignored short_completions_take_little_memory ;;
     endurance) tests --ignored twenty_thousand_steps ;;
     endurance_gpu) tests --ignored two_thousand_gpu_steps ;;
     esac
 }
 
-all=(fuzz kills pairs resume together plans disks permissions power_loss interrupts templates tokenizers load memory
-    endurance endurance_gpu)
+all=(fuzz kills pairs resume together plans disks permissions power_loss interrupts templates tokenizers schemas unread
+    load memory endurance endurance_gpu)
 (($#)) || set -- "${all[@]}"
 for part in "$@"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }

@@ -66,6 +66,15 @@ pub(super) struct ChatRequest {
     pub(super) tool_choice: Value,
     /// Ignored: the model decides how many tools it calls.
     parallel_tool_calls: Option<bool>,
+    /// Not supported.
+    #[schemars(extend("type" = "string", "enum" = ["none", "auto"]))]
+    function_call: Value,
+    /// Not supported: responses are text.
+    #[schemars(extend("type" = "array", "enum" = [["text"]]))]
+    modalities: Value,
+    /// Not supported.
+    #[schemars(extend("type" = "boolean", "enum" = [false]))]
+    store: Value,
     /// End the prompt where the answer begins, the default, and not with the last message.
     pub(super) add_generation_prompt: Option<bool>,
     /// Variables of the model's chat template, such as `enable_thinking`.
@@ -93,6 +102,15 @@ pub(super) struct ResponseRequest {
     pub(super) text: Value,
     /// Ignored: no response is stored.
     store: Option<bool>,
+    /// Not supported.
+    #[schemars(extend("type" = "boolean", "enum" = [false]))]
+    background: Value,
+    /// Not supported.
+    #[schemars(extend("type" = "array", "enum" = [[]]))]
+    include: Value,
+    /// Not supported.
+    #[schemars(extend("type" = "integer", "enum" = [0]))]
+    top_logprobs: Value,
     /// Returned with the response.
     pub(super) metadata: Map<String, Value>,
     /// Not supported, except for an empty list.
@@ -169,7 +187,7 @@ pub(super) struct Sampling {
 /// The fields of all three forms.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[allow(dead_code, reason = "`user` changes nothing")]
+#[allow(dead_code, reason = "some fields have only values that change nothing")]
 pub(super) struct Common {
     /// Divides the logits; 0 always takes the likeliest token.
     #[serde(default = "one::<f64>")]
@@ -187,6 +205,13 @@ pub(super) struct Common {
     pub(super) stream: bool,
     /// Ignored.
     user: Option<String>,
+    /// Ignored.
+    safety_identifier: Option<String>,
+    /// Ignored: what prompts have in common is found without a key.
+    prompt_cache_key: Option<String>,
+    /// Not supported, except for values that choose nothing.
+    #[schemars(extend("type" = "string", "enum" = ["auto", "default"]))]
+    service_tier: Value,
 }
 
 fn one<T: From<u8>>() -> T {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::error::{ApiError, echoed};
@@ -110,38 +111,72 @@ pub(super) fn messages(json: &Value) -> Result<Vec<Message>, ApiError> {
 /// The fields `instructions` and `input` of `/v1/responses`.
 pub(super) fn input_messages(input: &Value, instructions: Option<&str>) -> Result<Vec<Message>, ApiError> {
     let system = instructions.map(|text| Message::new("system", text));
-    let input: Option<Vec<Message>> = match input {
-        Value::String(text) => Some(vec![Message::new("user", &**text)]),
-        Value::Array(items) if !items.is_empty() => items.iter().map(input_message).collect(),
-        _ => None,
+    let input: Vec<Message> = match input {
+        Value::String(text) => vec![Message::new("user", &**text)],
+        Value::Array(items) if !items.is_empty() => items.iter().map(input_message).collect::<Result<_, _>>()?,
+        _ => return Err(ApiError::field("input", INPUT)),
     };
-    let rule = "`input` must be a text or a list of messages with `role` and `content`, whose parts are texts";
-    let input = input.ok_or_else(|| ApiError::field("input", rule))?;
     Ok(system.into_iter().chain(input).collect())
 }
 
-fn input_message(item: &Value) -> Option<Message> {
-    let is_message = item.get("type").is_none_or(|kind| kind == "message");
-    let role = item["role"].as_str().filter(|_| is_message)?;
-    let role = if role == "developer" { "system" } else { role }; // templates know its older name
-    Some(Message::new(role, content(&item["content"], &["input_text", "output_text", "text"])?))
+const INPUT: &str = "`input` must be a text or a list of messages with `role` and `content`, whose parts are texts";
+
+/// A message in the input of `/v1/responses`, perhaps one of an earlier response.
+#[derive(Deserialize, JsonSchema)]
+#[allow(dead_code, reason = "some fields have only values that change nothing")]
+struct InputItem {
+    role: String,
+    content: Value,
+    #[serde(default)]
+    #[schemars(extend("type" = "string", "enum" = ["message"]))]
+    r#type: Value,
+    id: Option<String>,
+    status: Option<String>,
 }
 
-/// A string, or the parts of a list joined, each of one of these types.
-fn content(json: &Value, types: &[&str]) -> Option<String> {
+/// A part of the content of a message.
+#[derive(Deserialize, JsonSchema)]
+#[allow(dead_code, reason = "some fields have only values that change nothing")]
+struct TextPart {
+    r#type: String,
+    text: String,
+    #[serde(default)]
+    #[schemars(extend("type" = "array", "enum" = [[]]))]
+    annotations: Value,
+    #[serde(default)]
+    #[schemars(extend("type" = "array", "enum" = [[]]))]
+    logprobs: Value,
+}
+
+fn input_message(item: &Value) -> Result<Message, ApiError> {
+    let InputItem { role, content: sent, .. } = object("input", item, INPUT)?;
+    let role = if role == "developer" { "system".to_owned() } else { role }; // templates know its older name
+    Ok(Message::new(role, content("input", &sent, &["input_text", "output_text", "text"], INPUT)?))
+}
+
+/// An object in the field `name`.
+fn object<T: DeserializeOwned + JsonSchema + 'static>(name: &str, json: &Value, rule: &str) -> Result<T, ApiError> {
+    let Value::Object(fields) = json else { return Err(ApiError::field(name, rule)) };
+    parse(fields.clone(), &[]).map_err(|error| error.param(name))
+}
+
+/// A string in the field `name`, or the parts of a list joined, each of one of these types.
+fn content(name: &str, json: &Value, types: &[&str], rule: &str) -> Result<String, ApiError> {
+    let text = |part: &Value| match object(name, part, rule)? {
+        TextPart { r#type, text, .. } if types.contains(&&*r#type) => Ok(text),
+        _ => Err(ApiError::field(name, rule)),
+    };
     match json {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(parts) => parts
-            .iter()
-            .map(|part| part["text"].as_str().filter(|_| types.iter().any(|it| part["type"] == *it)))
-            .collect(),
-        _ => None,
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => parts.iter().map(text).collect(),
+        _ => Err(ApiError::field(name, rule)),
     }
 }
 
 /// A message in a request.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Message")]
+#[allow(dead_code, reason = "some fields have only values that change nothing")]
 pub(super) struct MessageFields {
     /// A role that the model's template supports, such as user.
     role: String,
@@ -162,13 +197,18 @@ pub(super) struct MessageFields {
     tool_calls: Value,
     /// The call whose result a tool's message has.
     tool_call_id: Option<String>,
+    /// Not supported.
+    #[serde(default)]
+    #[schemars(extend("type" = "array", "enum" = [[]]))]
+    annotations: Value,
 }
+
+const CONTENT: &str = "a message of `messages` must have a `content`: a string, or a list of parts of the type `text`";
 
 fn message(json: &Value) -> Result<Message, ApiError> {
     let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
-    let Value::Object(fields) = json else { return Err(wrong("an object")) };
-    let fields = parse(fields.clone(), &[]).map_err(|error| error.param("messages"))?;
-    let MessageFields { role, content: sent, name, tool_calls, tool_call_id } = fields;
+    let fields = object("messages", json, "a message of `messages` must be an object")?;
+    let MessageFields { role, content: sent, name, tool_calls, tool_call_id, .. } = fields;
     let tool_calls = match tool_calls {
         Value::Null => None,
         Value::Array(calls) if role == "assistant" => {
@@ -177,11 +217,11 @@ fn message(json: &Value) -> Result<Message, ApiError> {
         }
         _ => return Err(wrong("an assistant's, if it has `tool_calls`")),
     };
+    // OpenAI's clients send null where an assistant only called tools or said nothing.
+    let has_content = tool_calls.is_some() || json.get("content").is_some();
     let content = match &sent {
-        Value::Null if tool_calls.is_some() => String::new(),
-        Value::Array(_) => content(&sent, &["text"])
-            .ok_or_else(|| wrong("text: its `content` may have parts of the type `text` only"))?,
-        _ => content(&sent, &[]).ok_or_else(|| wrong("an object with a `content`, a string or a list of texts"))?,
+        Value::Null if role == "assistant" && has_content => String::new(),
+        _ => content("messages", &sent, &["text"], CONTENT)?,
     };
     Ok(Message { role, content, name, tool_calls, tool_call_id })
 }

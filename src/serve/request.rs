@@ -64,7 +64,7 @@ impl GenerateRequest {
     pub(super) fn chat(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let (request, text, tools) = rendered(fields, model)?;
         let ChatRequest { max_tokens, max_completion_tokens, logprobs, top_logprobs, sampling, .. } = request;
-        if top_logprobs.is_some() && !logprobs {
+        if top_logprobs.is_some_and(|n_top| n_top > 0) && !logprobs {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` = true"));
         }
         let prompt = EncodedPrompt::rendered("messages", text, model)?;

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -180,4 +181,63 @@ fn short_completions_take_little_memory() {
     println!("{before} MiB before, {after} MiB after 16 completions of 8 tokens; {health}");
     assert!(after < 400, "{after} MiB");
     server.kill();
+}
+
+/// Answers that nobody reads have a budget: the next ones wait for it, and others are answered meanwhile.
+#[test]
+fn unread_answers_delay_only_large_ones() {
+    let host = Host::new(2);
+    let body = json!({"content": "a".repeat(1 << 20), "with_pieces": true}).to_string();
+    let large = http("POST", "/tokenize", "", body.as_bytes());
+    let mut unread = host.send(&large);
+    let mut beginning = [0; 100];
+    unread.read_exact(&mut beginning).expect("the first answer begins");
+    let next = host.send(&large);
+    next.set_read_timeout(Some(Duration::from_millis(300))).expect("the time is valid");
+    assert!((&next).read(&mut beginning).is_err(), "the next answer is made before the first one is read");
+    host.complete(&json!({"prompt": "abc"}));
+    drop(unread);
+    next.set_read_timeout(Some(Duration::from_mins(1))).expect("the time is valid");
+    assert_eq!(Response::read(next).json(200)["count"], 1 << 20);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "it opens 500 connections: scripts/soak.sh unread"]
+fn unread_answers_take_bounded_memory() {
+    let folder = Folder::new();
+    folder.train_as("runs/long", &["train.max_steps=2", "model.context_length=512", "tokenizer.kind=byte"]);
+    let ids: Vec<usize> = (0..512).map(|id| id % 256).collect();
+    let scored = json!({"prompt": vec![ids; 195], "echo": true, "logprobs": 20, "max_tokens": 0});
+    let split = json!({"content": "The cat sat. ".repeat(80_000), "with_pieces": true});
+    let inspected = json!({"prompt": "a".repeat(512), "attention": true});
+    let streamed = json!({"prompt": "The", "n": 4, "max_tokens": 30_000, "stream": true});
+    let with_scores = json!({"prompt": "The", "n": 16, "max_tokens": 5000, "stream": true, "logprobs": 20});
+    for (n_clients, path, body) in [
+        (40, "/v1/completions", scored),
+        (40, "/tokenize", split),
+        (8, "/v1/inspect", inspected),
+        (500, "/v1/completions", streamed),
+        (40, "/v1/completions", with_scores),
+    ] {
+        let (server, port) = program(&folder, &["runs/long"]);
+        let request = http("POST", path, "", body.to_string().as_bytes());
+        let send = || {
+            let mut client = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+            client.write_all(&request).expect("the server reads the request");
+            client
+        };
+        let before = memory(&server);
+        let clients: Vec<TcpStream> = (0..n_clients).map(|_| send()).collect();
+        let mut most = before;
+        for _ in 0..200 {
+            thread::sleep(Duration::from_millis(100));
+            most = most.max(memory(&server));
+        }
+        println!("{n_clients} unread answers of {path}: {before} MiB before, up to {most} MiB");
+        ask(port, "POST", "/v1/completions", &json!({"prompt": "The", "max_tokens": 2})).json(200);
+        drop(clients);
+        server.kill();
+        assert!(most < 200, "{most} MiB");
+    }
 }

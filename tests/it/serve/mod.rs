@@ -9,6 +9,7 @@ mod page;
 mod program;
 mod refused;
 mod responses;
+mod schemas;
 mod templates;
 mod tools;
 

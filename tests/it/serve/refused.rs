@@ -12,7 +12,7 @@ use tinderbox::serve::ApiKeys;
 
 use crate::damage::{cases, damaged, damages};
 
-use super::{Host, Response, chatting, generated, http, letters, model, text, tokenizer};
+use super::{Host, Response, changed, chatting, generated, http, letters, model, text, tokenizer};
 
 #[test]
 fn invalid_fields_are_named() {
@@ -23,6 +23,8 @@ fn invalid_fields_are_named() {
     let scored = json!({"prompt": vec!["abcdefgh"; 1024], "echo": true, "max_tokens": 100});
     let long = || json!("a".repeat((1 << 20) + 1));
     let parts = |kind: &str| json!([{"role": "user", "content": [{"type": kind, "image_url": "a"}]}]);
+    let text_part =
+        |more: Value| json!([{"role": "user", "content": [changed(&json!({"type": "text", "text": "a"}), more)]}]);
     let called = json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]);
     let integer = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
     // Rules beyond the schemas of `/openapi.json`, whose fields `document_matches_the_accepted_values` tries.
@@ -60,6 +62,16 @@ fn invalid_fields_are_named() {
         ("/v1/responses", &response, "input", json!([])),
         ("/v1/responses", &response, "input", json!([{"type": "function_call_output", "call_id": "1", "output": "a"}])),
         ("/v1/responses", &response, "input", parts("input_image")),
+        ("/v1/responses", &response, "input", json!([{"role": "user", "content": "a", "novel": 1}])),
+        ("/v1/responses", &response, "input", json!([{"role": "user", "content": "a", "type": "reasoning"}])),
+        ("/v1/responses", &response, "input", text_part(json!({"cache_control": {}}))),
+        ("/v1/responses", &response, "input", text_part(json!({"annotations": [1]}))),
+        ("/v1/responses", &response, "background", json!(true)),
+        ("/v1/responses", &response, "include", json!(["reasoning.encrypted_content"])),
+        ("/v1/chat/completions", &chat, "messages", text_part(json!({"novel": 1}))),
+        ("/v1/chat/completions", &chat, "store", json!(true)),
+        ("/v1/chat/completions", &chat, "modalities", json!(["text", "audio"])),
+        ("/v1/chat/completions", &chat, "service_tier", json!("flex")),
         ("/v1/responses", &response, "input", json!("xyz")),
         ("/v1/responses", &response, "tools", json!([{"type": "web_search"}])),
         ("/v1/responses", &response, "previous_response_id", json!("resp_1")),
@@ -116,6 +128,20 @@ fn invalid_fields_are_named() {
         "logit_bias": {}, "stop": [], "stream_options": null, "n": 1,
     });
     host.complete(&neutral);
+    let neutral = json!({
+        "messages": [{"role": "user", "content": "abc"}, {"role": "assistant", "content": null, "annotations": [],
+            "refusal": null}, {"role": "user", "content": "a"}],
+        "store": false, "service_tier": "auto", "modalities": ["text"], "top_logprobs": 0, "prompt_cache_key": "a",
+        "safety_identifier": "me", "function_call": "none", "max_tokens": 1,
+    });
+    host.post("/v1/chat/completions", &neutral).json(200);
+    let answer = host.post("/v1/responses", &json!({"input": "abc", "max_output_tokens": 3})).json(200);
+    let neutral = json!({
+        "input": [{"role": "user", "content": "a"}, answer["output"][0], {"role": "user", "content": "b"}],
+        "store": false, "background": false, "include": [], "top_logprobs": 0, "service_tier": "default",
+        "max_output_tokens": 1,
+    });
+    host.post("/v1/responses", &neutral).json(200);
 }
 
 #[test]

@@ -175,8 +175,9 @@ impl Size {
             match value.as_array().filter(|_| key == "enum") {
                 Some(values) => {
                     self.n_values += values.len() / PER_VALUE; // texts and numbers become one pattern
-                    let large = values.iter().filter(|value| value.is_object() || value.is_array());
-                    large.for_each(|value| self.add(value));
+                    for value in values.iter().filter(|value| value.is_object() || value.is_array()) {
+                        self.add(value);
+                    }
                 }
                 None => self.add(value),
             }
