@@ -2,36 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::ValueEnum;
-use serde_json::{Value, json};
 
 use super::args::{overrides, program};
-use super::exit::{DONE, Misuse};
+use super::compared::{Compared, Interrupted, Watch};
+use super::exit::{self, DONE, Misuse};
 use super::numbers::number;
 use super::print::{note, print, print_json};
 use super::report;
-use super::train::{Session, exit_code, start_of};
+use super::train::{Session, exit_code, start_of, watch};
 use crate::config::{Base, Config, GenerateConfig, with_overrides};
-use crate::data::{self, BatchSource, Records, Split, Tokens, conversations};
+use crate::data::{Records, conversations};
 use crate::device::DeviceSpec;
 use crate::distributed::Ranks;
-use crate::finetune::{ChatFormat, FinetuneMethod, starting_config};
-use crate::format::{cut_in_the_middle, grouped, shell_word, without_control};
-use crate::generate::{Generator, LanguageModel};
-use crate::model::Parameter;
-use crate::run::{self, Answers, BeforeAndAfter, Checkpoint, Located, RunDir, Trained};
+use crate::finetune::{ChatFormat, FinetuneMethod, n_steps, starting_config};
+use crate::format::{grouped, shell_word};
+use crate::run::{self, BeforeAndAfter, Located, RunDir};
 use crate::tokenizer::Tokenizer;
-use crate::train::{Start, Summary, evaluate};
+use crate::train::{Start, Summary, TrainError};
 
-/// The default text that measures forgetting: passages of the project's documentation and stories.
-const GENERAL_TEXT: &str = include_str!("../../data/general.txt");
-/// The number of questions answered by both models.
-const N_QUESTIONS: usize = 3;
-/// The maximum length of an answer, in tokens.
-const ANSWER_TOKENS: usize = 120;
-/// The number of characters of a prompt that are shown.
-const SHOWN_OF_PROMPT: usize = 160;
+/// The number of passes over the records, unless it is given.
+const EPOCHS: f64 = 2.0;
 
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
@@ -52,22 +43,25 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// Parameters to train: lora adds two low-rank matrices to each linear layer, dora also trains the norms of its
-    /// columns, full trains all parameters
-    #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
-    method: FinetuneMethod,
+    /// columns, full trains all parameters [default: lora]
+    #[arg(long, value_name = "METHOD", value_enum)]
+    method: Option<FinetuneMethod>,
     /// Chat template to add to the model, in a new run beside it; also trains the embeddings of the template's tokens
     /// [default: the model's own]
     #[arg(long, value_name = "NAME", value_enum)]
     template: Option<ChatFormat>,
-    /// Number of passes over the records
-    #[arg(long, value_name = "X", value_parser = number, default_value_t = 2.0)]
-    epochs: f64,
+    /// Number of passes over the records [default: 2]
+    #[arg(long, value_name = "X", value_parser = number)]
+    epochs: Option<f64>,
     /// Override a config key, such as finetune.rank=8; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Text to measure forgetting by, with its loss before and after [default: a page of English]
     #[arg(long, value_name = "FILE")]
     general_text: Option<PathBuf>,
+    /// Do not compare the new model with its base at the end; --resume does it later
+    #[arg(long, conflicts_with = "general_text")]
+    no_comparison: bool,
     /// Device: auto, cpu, or a name from `tinderbox devices` [default: cpu]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -89,8 +83,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
-    if !(args.epochs.is_finite() && args.epochs > 0.0) {
-        return Err(Misuse(format!("--epochs {} must be a number above 0", args.epochs)).into());
+    if let Some(epochs) = args.epochs.filter(|epochs| !(epochs.is_finite() && *epochs > 0.0)) {
+        return Err(Misuse(format!("--epochs {epochs} must be a number above 0")).into());
     }
     let base = run::locate(&args.run)?;
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(base.run.root(), &args.data));
@@ -102,11 +96,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let overrides = overrides(&args.overrides, args.device);
     let start = start_of(args.resume, args.overwrite);
     let config = match start {
-        Start::Resume => {
-            let saved = RunDir::open(&run_dir)?;
-            let earlier = saved.config()?;
-            Config::from_toml_inheriting(&earlier.to_toml(), saved.root(), &overrides, Some(Base::Resumed(&earlier)))?
-        }
+        Start::Resume => resumed_config(args, &base, &RunDir::open(&run_dir)?, &overrides)?,
         Start::New | Start::Overwrite => {
             let (text, records) = text_of_config(args, &base)?;
             let inherited = base.run.config()?;
@@ -122,29 +112,90 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             config
         }
     };
-    let session = Session { config, run_dir, start, from: None, force: false, tui: args.tui };
-    let (summary, progress) = match session.train(&Ranks::alone())? {
-        Ok(trained) => trained,
-        Err(code) => return Ok(code),
+    let (interrupter, progress) = watch(args.tui)?;
+    let data = config.data.clone();
+    let session = Session { config, run_dir: run_dir.clone(), start, from: None, force: false };
+    let mut summary = match session.train(&Ranks::alone(), &interrupter, &progress) {
+        Ok(Ok(summary)) => summary,
+        Ok(Err(code)) => return Ok(code),
+        Err(error) => match compared_later(args, &run_dir, &error)? {
+            Some(summary) => summary,
+            None => return Err(error),
+        },
     };
-    let compared = (!summary.interrupted).then(|| Compared::new(args, &base, &summary)).transpose()?;
+    let mut compared = None;
+    if !summary.interrupted && !args.no_comparison {
+        let watch = Watch { progress: &progress, interrupter: &interrupter };
+        match Compared::new(&base.checkpoint, data, args.general_text.as_deref(), &summary, &watch) {
+            Ok(done) => compared = Some(done),
+            Err(error) if error.is::<Interrupted>() => summary.interrupted = true,
+            Err(error) => {
+                progress.failed(&exit::describe(&error));
+                return Err(error);
+            }
+        }
+    }
     let next = next_command(args, &summary);
     progress.finish(&summary, &report::at_end(&summary.run_dir), ["chat with it", &next]);
-    if let Some(compared) = compared {
-        compared.print(args, &summary)?;
+    match compared {
+        Some(compared) => compared.print(&args.run, args.json, &summary)?,
+        None if args.json && !summary.interrupted => print_json(&summary)?,
+        None => {}
     }
     Ok(exit_code(&summary))
+}
+
+/// The results of a run that is done, if it cannot be resumed for this `error` alone, and its comparison was not made.
+fn compared_later(args: &Args, run_dir: &Path, error: &anyhow::Error) -> anyhow::Result<Option<Summary>> {
+    let is_done =
+        matches!(error.downcast_ref(), Some(TrainError::AlreadyDone { .. } | TrainError::AlreadyStopped { .. }));
+    if !is_done || args.no_comparison {
+        return Ok(None);
+    }
+    let run = RunDir::open(run_dir)?;
+    let is_due = BeforeAndAfter::read(&run)?.is_none();
+    Ok(is_due.then(|| Summary::of_ended(&run)).transpose()?)
+}
+
+/// The config of a run that goes on, with the settings that the arguments give.
+fn resumed_config(args: &Args, base: &Located, run: &RunDir, overrides: &[String]) -> anyhow::Result<Config> {
+    let earlier = run.config()?;
+    let mut given = Vec::new();
+    let quoted = |path: &Path| toml::Value::from(path.to_string_lossy().into_owned()).to_string();
+    if earlier.finetune.base.as_deref() != Some(&args.run) {
+        given.push(format!("finetune.base={}", quoted(&args.run)));
+    }
+    if earlier.data.path != args.data {
+        given.push(format!("data.path={}", quoted(&args.data)));
+    }
+    let name = args.method.and_then(|method| method.to_possible_value());
+    given.extend(name.map(|name| format!("finetune.method=\"{}\"", name.get_name())));
+    let with = |given: &[String]| {
+        let all = [given, overrides].concat();
+        Config::from_toml_inheriting(&earlier.to_toml(), run.root(), &all, Some(Base::Resumed(&earlier)))
+    };
+    if let Some(epochs) = args.epochs {
+        let config = with(&given)?;
+        let tokenizer = base.run.tokenizer_of_model(&config)?;
+        let max_tokens = config.finetune.max_tokens;
+        let (_, records) = conversations::open_records(&args.data, max_tokens, &config, &tokenizer)?;
+        let rows_per_step = config.train.batch_size * config.train.grad_accumulation_steps;
+        given.push(format!("train.max_steps={}", n_steps(&records, rows_per_step, epochs)));
+    }
+    Ok(with(&given)?)
 }
 
 /// The base with a chat template, a run beside it, and the arguments with its name.
 fn with_template(args: &Args, base: &Located, template: ChatFormat) -> anyhow::Result<(Args, Located)> {
     let name = template.to_possible_value().expect("no template is hidden").get_name().to_owned();
     let root = default_dir(base.run.root(), Path::new(&name));
-    if RunDir::open(&root).is_ok() {
-        note(format!("note: using {}, which already has the template", shell_word(&root)));
-    } else {
-        template.give(base, &root)?;
-        note(format!("created {}, the base with the chat template {name}", shell_word(&root)));
+    match RunDir::open(&root) {
+        Ok(_) => note(format!("note: using {}, which already has the template", shell_word(&root))),
+        Err(error) if args.resume => return Err(error.into()),
+        Err(_) => {
+            template.give(base, &root)?;
+            note(format!("created {}, the base with the chat template {name}", shell_word(&root)));
+        }
     }
     let located = run::locate(&root)?;
     Ok((Args { run: root, ..args.clone() }, located))
@@ -172,10 +223,12 @@ fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Record
     let max_tokens = config.finetune.max_tokens;
     let (_, records) = conversations::open_records(&args.data, max_tokens, &config, &tokenizer)?;
     let trained = args.template.map_or_else(Vec::new, |template| template.ids(&tokenizer));
-    let trained = if args.method == FinetuneMethod::Full { &[][..] } else { &trained[..] };
+    let method = args.method.unwrap_or_default();
+    let trained = if method == FinetuneMethod::Full { &[][..] } else { &trained[..] };
     let is_set = overrides.iter().any(|set| sets(set, &of_steps));
     let rows_per_step = is_set.then(|| config.train.batch_size * config.train.grad_accumulation_steps);
-    let text = starting_config(&args.run, &args.data, args.method, &records, args.epochs, trained, rows_per_step);
+    let text =
+        starting_config(&args.run, &args.data, method, &records, args.epochs.unwrap_or(EPOCHS), trained, rows_per_step);
     Ok((text, records))
 }
 
@@ -186,6 +239,10 @@ pub(super) fn config_of_records(
     data: &Path,
     overrides: &[String],
 ) -> anyhow::Result<Config> {
+    if let Some(path) = [run, data].into_iter().find(|path| path.to_str().is_none()) {
+        let path = path.display();
+        return Err(Misuse(format!("`{path}` is not UTF-8, as a path in a config must be\n  hint: rename it")).into());
+    }
     let inherited = base.run.config()?;
     let text = starting_config(run, data, FinetuneMethod::default(), &Records::default(), 1.0, &[], None);
     let origin = Path::new("the arguments");
@@ -229,118 +286,6 @@ pub(super) fn note_endless(records: &Records, settings: &GenerateConfig, tokeniz
     ));
 }
 
-struct Compared {
-    result: BeforeAndAfter,
-    trained_parameters: u64,
-    base_sha256: Option<String>,
-    records: Records,
-}
-
-impl Compared {
-    /// Measures both models, and saves the result in the run for its report.
-    fn new(args: &Args, base: &Located, summary: &Summary) -> anyhow::Result<Self> {
-        let after = Trained::open(&summary.run_dir, None)?;
-        let device = after.config.train.device.parse()?;
-        let before = Trained::open(&base.checkpoint, Some(&device))?;
-        let split = after.corpus()?.records.context("a fine-tuning has records")?;
-        let batch_size = after.config.train.batch_size;
-        let both = [&before, &after];
-        let losses = |text: &dyn BatchSource| -> anyhow::Result<[f64; 2]> {
-            let [before, after] = both.map(|it| evaluate::full(&it.model, text, batch_size));
-            Ok([before?.nats_per_token, after?.nats_per_token])
-        };
-        let general = args.general_text(&after)?;
-        let held_out_loss = losses(&split.val)?;
-        split.val.check()?;
-        let general_loss = general.as_ref().map(|text| losses(text)).transpose()?;
-        let trained_parameters = match after.config.finetune.lora() {
-            Some(lora) => {
-                let trained = lora.parameters(&before.model.parameters().collect::<Vec<_>>());
-                trained.iter().map(Parameter::n_numbers).sum()
-            }
-            None => summary.parameters as u64,
-        };
-        let base_sha256 = Checkpoint::read_state(&after.checkpoint)?.adapter.map(|adapter| adapter.base_sha256);
-        let (tokenizer, generate) = (after.tokenizer, after.config.generate);
-        let settings = GenerateConfig {
-            temperature: 0.0, // the likeliest answers
-            max_new_tokens: ANSWER_TOKENS,
-            stop: generate.stop,
-            stop_token_ids: generate.stop_token_ids,
-            ..GenerateConfig::default()
-        };
-        let models = [before.model, after.model].map(|model| LanguageModel::from(&model));
-        let answers = split.val.questions(N_QUESTIONS).into_iter().map(|[question, expected]| {
-            let [prompt, expected] = [question, expected].map(|ids| tokenizer.decode(&ids));
-            let [before, after] = models.each_ref().map(|model| answer(model, &tokenizer, &settings, &prompt));
-            Ok(Answers { prompt, expected, before: before?, after: after? })
-        });
-        let result = BeforeAndAfter {
-            held_out_loss,
-            general_loss,
-            general_tokens: general.map_or(0, |text| text.len() as u64),
-            answers: answers.collect::<anyhow::Result<_>>()?,
-        };
-        result.write(&RunDir::open(&summary.run_dir)?)?;
-        Ok(Self { result, trained_parameters, base_sha256, records: split.summary })
-    }
-
-    fn print(&self, args: &Args, summary: &Summary) -> anyhow::Result<()> {
-        let Self { result, trained_parameters, base_sha256, records } = self;
-        let BeforeAndAfter { held_out_loss: [base_val_loss, _], general_loss, general_tokens, answers } = result;
-        if args.json {
-            let mut object = serde_json::to_value(summary)?;
-            let more = json!({
-                "trained_parameters": trained_parameters,
-                "base": args.run.to_string_lossy(),
-                "base_sha256": base_sha256,
-                "counted_tokens": records.counted_tokens,
-                "skipped_records": records.skipped,
-                "base_val_loss": base_val_loss,
-                "general_tokens": general_tokens,
-                "base_general_loss": general_loss.map(|it| it[0]),
-                "general_loss": general_loss.map(|it| it[1]),
-            });
-            if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
-                object.extend(more);
-            }
-            return print_json(&object);
-        }
-        print(&format!(
-            "held-out records: loss {base_val_loss:.4} before, {:.4} after; {} parameters trained\n",
-            summary.best_val_loss.unwrap_or(f64::NAN),
-            grouped(*trained_parameters)
-        ))?;
-        if let Some([before, after]) = general_loss {
-            print(&format!(
-                "general text: loss {before:.4} before, {after:.4} after ({:+.1} %), on {} tokens\n",
-                100.0 * (after / before - 1.0),
-                grouped(*general_tokens)
-            ))?;
-        }
-        for Answers { prompt, expected, before, after } in answers {
-            print(&format!(
-                "\nprompt    {}\nexpected  {}\n",
-                cut_in_the_middle(&one_line(prompt), SHOWN_OF_PROMPT),
-                one_line(expected)
-            ))?;
-            print(&format!("before    {}\nafter     {}\n", one_line(before), one_line(after)))?;
-        }
-        Ok(())
-    }
-}
-
-impl Args {
-    /// The text that measures forgetting; `None` if the tokenizer lacks characters of the default one.
-    fn general_text(&self, trained: &Trained) -> anyhow::Result<Option<Split>> {
-        if let Some(path) = &self.general_text {
-            return Ok(Some(data::open_text(path, &trained.config.data, &trained.tokenizer)?));
-        }
-        let ids = trained.tokenizer.encode_prompt(GENERAL_TEXT).ok();
-        Ok(ids.map(|ids| Split::from(Tokens::from_ids(&ids, GENERAL_TEXT.len() as u64))))
-    }
-}
-
 /// The command to continue an interrupted run, or to chat with a finished one.
 fn next_command(args: &Args, summary: &Summary) -> String {
     let run_dir = shell_word(&summary.run_dir);
@@ -348,19 +293,7 @@ fn next_command(args: &Args, summary: &Summary) -> String {
         return format!("{} chat {run_dir}", program());
     }
     let (run, data) = (shell_word(&args.run), shell_word(&args.data));
-    format!("{} finetune {run} --data {data} --run-dir {run_dir} --resume", program())
-}
-
-fn answer(
-    model: &LanguageModel,
-    tokenizer: &Tokenizer,
-    settings: &GenerateConfig,
-    prompt: &str,
-) -> anyhow::Result<String> {
-    let pieces = Generator::new(model.clone(), tokenizer, settings, prompt, 0)?;
-    Ok(pieces.collect::<Result<Vec<String>, _>>()?.concat())
-}
-
-fn one_line(text: &str) -> String {
-    without_control(&text.trim().replace('\n', " ")).into_owned()
+    let general_text = args.general_text.as_ref().map(|path| format!(" --general-text {}", shell_word(path)));
+    let general_text = general_text.unwrap_or_default();
+    format!("{} finetune {run} --data {data} --run-dir {run_dir}{general_text} --resume", program())
 }

@@ -11,6 +11,7 @@ mod args;
 mod bench;
 mod cache;
 mod chat;
+mod compared;
 mod completions;
 mod config;
 mod dashboard;

@@ -31,6 +31,9 @@ const CURVE_COLUMNS: usize = 8;
 /// Reading is reported only if it takes longer.
 const MOMENT: Duration = Duration::from_secs(1);
 
+/// The longest time without a line about a measurement, where no bar shows how far it is.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// The observer of a run, shared with the Ctrl-C handler.
 #[derive(Clone)]
 pub(super) struct Progress(Arc<Mutex<Screen>>);
@@ -54,8 +57,10 @@ struct Screen {
     began: Instant,
     /// The number of steps since this process started.
     steps: usize,
-    /// Whether the last evaluation has begun, which happens after everything was saved.
-    is_last_evaluation: bool,
+    /// The measurements after everything was saved, once they have begun.
+    work_at_end: Option<&'static str>,
+    /// What is being measured, and when a line last said so.
+    measuring: Option<(String, Instant)>,
 }
 
 enum Surface {
@@ -92,7 +97,8 @@ impl Progress {
             curve: String::new(),
             began: Instant::now(),
             steps: 0,
-            is_last_evaluation: false,
+            work_at_end: None,
+            measuring: None,
         })))
     }
 
@@ -102,23 +108,25 @@ impl Progress {
         screen.end();
         if summary.interrupted {
             let run = summary.run_dir.display();
-            let when = if screen.is_last_evaluation { "during the last evaluation, after" } else { "after" };
+            let when = screen.work_at_end.map_or_else(|| "after".to_owned(), |work| format!("during {work}, after"));
             screen.line(report);
             screen.line(&format!(
                 "interrupted {when} step {} of {}; everything is saved in `{run}`. Continue with\n    {next}",
                 grouped(summary.steps as u64),
-                grouped(screen.max_steps as u64)
+                grouped(screen.max_steps.max(summary.steps) as u64)
             ));
             return;
         }
-        // The time includes evaluation and saving, which the median step does not.
-        screen.line(&format!(
-            "done: {}{} steps in {}; {} tokens/s in the median step",
-            grouped(screen.steps as u64),
-            if screen.steps < summary.steps { " more" } else { "" },
-            duration(summary.wall_s),
-            whole(summary.tokens_per_s)
-        ));
+        if screen.max_steps > 0 {
+            // The time includes evaluation and saving, which the median step does not.
+            screen.line(&format!(
+                "done: {}{} steps in {}; {} tokens/s in the median step",
+                grouped(screen.steps as u64),
+                if screen.steps < summary.steps { " more" } else { "" },
+                duration(summary.wall_s),
+                whole(summary.tokens_per_s)
+            ));
+        }
         if let (Some(last), Some(best), Some(step), Some(bits)) =
             (summary.val_loss, summary.best_val_loss, summary.best_step, summary.val_bits_per_byte)
         {
@@ -144,6 +152,14 @@ impl Progress {
         self.screen().line(line);
     }
 
+    /// Shows how far a part of the comparison of a fine-tuned model with its base is.
+    pub(super) fn comparing(&self, part: &str, done: usize, of: usize) {
+        let mut screen = self.screen();
+        screen.reading = None;
+        screen.work_at_end = Some("the comparison with the base");
+        screen.measure(&format!("comparing with the base: {part}"), done, of);
+    }
+
     /// Confirms a request to stop.
     pub(super) fn stopping(&self) {
         let screen = self.screen();
@@ -152,7 +168,7 @@ impl Progress {
             Screen { reading: Some(_), .. } => {
                 screen.show_line("stopping before the first step; press Ctrl-C again to stop at once");
             }
-            Screen { is_last_evaluation: true, .. } => screen.show_line("stopping; everything is saved"),
+            Screen { work_at_end: Some(_), .. } => screen.show_line("stopping; everything is saved"),
             _ => screen.show_line("stopping after this step; press Ctrl-C again to stop at once without saving"),
         }
     }
@@ -194,16 +210,35 @@ impl Screen {
                 let best = if *is_best { " (best)" } else { "" };
                 self.line(&format!("saved `{}`{best}", path.display()));
             }
-            Event::FinalEvaluation => {
-                if let Surface::Bar(_) = &self.surface {
-                    self.clear();
-                }
-                self.is_last_evaluation = true;
-                self.line("evaluating the whole validation split ...");
+            Event::FinalEvaluation { done, of } => {
+                self.work_at_end = Some("the last evaluation");
+                self.measure("evaluating the whole validation split", *done, *of);
             }
             Event::StoppedEarly { evaluations, .. } => {
                 self.lasting_line(format!("stopping early: no improvement in {evaluations} evaluations"));
             }
+        }
+    }
+
+    /// Shows how far a measurement is: on the bar, or in a line from time to time.
+    fn measure(&mut self, what: &str, done: usize, of: usize) {
+        if self.measuring.as_ref().is_none_or(|(before, _)| before != what) {
+            if let Surface::Bar(bar) = &mut self.surface {
+                bar.finish_and_clear();
+                let column = if paint::has_colors(&io::stderr()) { "{wide_bar:.166/dim}" } else { "{wide_bar}" };
+                let style = ProgressStyle::with_template(&format!("{column} {{percent}} %  {{eta}} left"));
+                *bar = ProgressBar::new(of as u64).with_style(style.expect("the template is valid"));
+            }
+            self.line(&format!("{what} ..."));
+            self.measuring = Some((what.to_owned(), Instant::now()));
+        }
+        match (&self.surface, &mut self.measuring) {
+            (Surface::Bar(bar), _) => bar.set_position(done as u64),
+            (Surface::Lines, Some((_, said))) if said.elapsed() >= SILENCE => {
+                *said = Instant::now();
+                note(format!("{what}: {} %", 100 * done / of.max(1)));
+            }
+            _ => {}
         }
     }
 

@@ -128,9 +128,10 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     };
     config::provide_stories(&config)?;
     let start = start_of(args.resume, args.overwrite);
-    let session = Session { config, run_dir, start, from: args.from.clone(), force: args.force, tui: args.tui };
-    let (summary, progress) = match session.train(ranks)? {
-        Ok(trained) => trained,
+    let (interrupter, progress) = watch(args.tui)?;
+    let session = Session { config, run_dir, start, from: args.from.clone(), force: args.force };
+    let summary = match session.train(ranks, &interrupter, &progress)? {
+        Ok(summary) => summary,
         Err(code) => return Ok(code),
     };
     let next = next_command(args, &summary);
@@ -160,17 +161,18 @@ pub(super) struct Session {
     pub(super) start: Start,
     pub(super) from: Option<PathBuf>,
     pub(super) force: bool,
-    pub(super) tui: bool,
 }
 
 impl Session {
     /// Trains the run, to its end or until it is interrupted. If it ended before the first step or at a loss that is not
     /// finite, that is reported, and only the exit code is left.
-    pub(super) fn train(self, ranks: &Ranks) -> anyhow::Result<Result<(Summary, Progress), u8>> {
-        let Self { config, run_dir, start, from, force, tui } = self;
-        if tui {
-            dashboard::check()?;
-        }
+    pub(super) fn train(
+        self,
+        ranks: &Ranks,
+        interrupter: &Interrupter,
+        progress: &Progress,
+    ) -> anyhow::Result<Result<Summary, u8>> {
+        let Self { config, run_dir, start, from, force } = self;
         let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
         let (device, others) = devices.split_first().expect("a run has at least one device");
         if !force && config.finetune.base.is_none() {
@@ -179,18 +181,18 @@ impl Session {
                 data::check_format(&config)?;
             }
         }
-        let interrupter = Interrupter::new();
-        let dashboard = tui.then(|| Dashboard::new(interrupter.clone()));
-        let progress = Progress::new(dashboard);
-        stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
         let job = Job { config, run_dir: run_dir.clone(), start, from, device: device.clone() };
         let observer = Box::new(progress.clone());
         let trained = match others {
-            [] => train::lead(job, ranks, observer, &interrupter),
-            others => train::train_on(job, others, observer, &interrupter, note_skipped),
+            [] => train::lead(job, ranks, observer, interrupter),
+            others => train::train_on(job, others, observer, interrupter, note_skipped),
         };
         let error = match trained {
-            Ok(summary) => return Ok(Ok((summary, progress))),
+            Ok(summary) => return Ok(Ok(summary)),
+            // Nothing has begun, so that nothing has failed.
+            Err(error @ (TrainError::AlreadyDone { .. } | TrainError::AlreadyStopped { .. })) => {
+                return Err(error.into());
+            }
             Err(error) => error,
         };
         let is_interrupted = matches!(error, TrainError::InterruptedEarly);
@@ -208,6 +210,17 @@ impl Session {
         progress.say(&report::at_end(&run_dir));
         Ok(Err(FAILED))
     }
+}
+
+/// The progress of a run, on the dashboard if `tui`, and the interrupter with which signals stop it.
+pub(super) fn watch(tui: bool) -> anyhow::Result<(Interrupter, Progress)> {
+    if tui {
+        dashboard::check()?;
+    }
+    let interrupter = Interrupter::new();
+    let progress = Progress::new(tui.then(|| Dashboard::new(interrupter.clone())));
+    stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
+    Ok((interrupter, progress))
 }
 
 /// The command to continue an interrupted run, or to generate text with a finished one.

@@ -772,3 +772,56 @@ fn checkpoints_that_adapters_need_are_kept() {
     }
     replaced().expect("nothing needs it");
 }
+
+#[test]
+fn resume_makes_missing_comparison() {
+    let folder = folder();
+    let whole = [&["finetune", "runs/base", "--data", "my.jsonl", "--json"][..], &SETTINGS].concat();
+    let done = folder.json(&whole);
+    let later = |flag| [&whole[..], &["--run-dir", "runs/later", flag]].concat();
+    let none = folder.json(&later("--no-comparison"));
+    assert!(none["best_val_loss"] == done["best_val_loss"] && none.get("base_val_loss").is_none(), "{none}");
+    // As a process leaves it that was killed while it wrote.
+    let partial = folder.path("runs/later/.before-and-after.json.0123456789abcdef.partial");
+    fs::write(&partial, "{");
+    let made = folder.json(&later("--resume"));
+    let keys = ["steps", "tokens", "val_loss", "best_step", "base_val_loss", "tuned_val_loss", "general_loss"];
+    for key in keys {
+        assert!(made[key] == done[key] && !made[key].is_null(), "{key}: {made}");
+    }
+    assert!(!partial.exists());
+    let [first, second] = ["base-my", "later"].map(|run| folder.read(&format!("runs/{run}/before-and-after.json")));
+    assert_eq!(first, second);
+    let refused = folder.fail(&later("--resume"));
+    assert!(refused.contains("`runs/later` is done"), "{refused}");
+}
+
+#[test]
+fn resume_uses_or_refuses_every_argument() {
+    let folder = folder();
+    crate::fixtures::copy(&folder.path("runs/base"), &folder.path("runs/copy"));
+    folder.write("same.jsonl", records());
+    folder.write("other.jsonl", records().replace("is it", "is that"));
+    for run in ["runs/tuned", "runs/other"] {
+        let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--run-dir", run, "--no-comparison"];
+        folder.succeed(&[&arguments[..], &SETTINGS].concat());
+    }
+    let resumed = |base: &'static str, data: &'static str, more: &[&'static str]| {
+        let arguments = ["finetune", base, "--data", data, "--run-dir", "runs/tuned", "--resume", "--json"];
+        [&arguments[..], more].concat()
+    };
+    let more = ["--set", "train.max_steps=6"];
+    for (arguments, expected) in [
+        (resumed("runs/other", "my.jsonl", &more), "finetune.base was "),
+        (resumed("runs/base", "my.jsonl", &["--method", "dora"]), "finetune.method was \"lora\" and is now \"dora\""),
+        (resumed("runs/base", "other.jsonl", &more), "the text `other.jsonl` has changed"),
+        (resumed("runs/base", "my.jsonl", &["--template", "chatml"]), "there is no run at `runs/base-chatml`"),
+    ] {
+        let refused = folder.fail(&arguments);
+        assert!(refused.contains(expected) && refused.contains("hint: "), "{arguments:?}: {refused}");
+    }
+    // Records and weights that have moved are the same.
+    let further = folder.json(&resumed("runs/copy", "same.jsonl", &["--method", "lora", "--epochs", "3"]));
+    assert_eq!(further["steps"], 9, "22 records, 8 rows, 3 passes");
+    assert!(number(&further["base_val_loss"]) > number(&further["tuned_val_loss"]), "{further}");
+}

@@ -11,8 +11,8 @@ use std::{
 use burn::tensor::{Device, Tensor};
 use tinderbox::config::Config;
 use tinderbox::model::LazyTensor;
-use tinderbox::run::{Checkpoint, Pending};
-use tinderbox::train::{Event, Job, Start, Summary, TrainError};
+use tinderbox::run::{Checkpoint, Pending, Trained};
+use tinderbox::train::{Event, Job, Start, Summary, TrainError, evaluate};
 
 #[cfg(target_os = "linux")]
 use crate::fixtures::{Folder, fs, set, signal};
@@ -59,7 +59,7 @@ fn resume_finishes_pending_work() {
         ("sample", |event| matches!(event, Event::Evaluated(it) if it.step == 4), 4, Some(Pending::Sample)),
         ("last", |event| matches!(event, Event::Logged(it) if it.step == 10), 10, Some(Pending::Evaluation)),
         ("last-sample", |event| matches!(event, Event::Evaluated(it) if it.step == 10), 10, Some(Pending::Sample)),
-        ("end", |event| matches!(event, Event::FinalEvaluation), 10, None),
+        ("end", |event| matches!(event, Event::FinalEvaluation { .. }), 10, None),
         ("first", |event| matches!(event, Event::Evaluated(it) if it.step == 0), 1, Some(Pending::Start)),
     ];
     for (run, at, step, left) in cases {
@@ -110,6 +110,30 @@ fn interrupted_step_changes_nothing() {
     whole.step();
     stopped.step();
     assert_eq!(weights_of(&whole), weights_of(&stopped), "the next step is the one that was not made");
+}
+
+#[test]
+fn comparison_stops_between_batches_and_is_bounded() {
+    let place = Place::new();
+    place.trained("run", &["train.max_steps=1"]);
+    let opened = Trained::open(&place.path("run"), None).expect("it opens");
+    let val = opened.corpus().expect("the text is there").val;
+    let measured = |n_allowed: usize, max_rows: usize| {
+        let mut asked = Vec::new();
+        let goes_on = |done, of| {
+            asked.push((done, of));
+            done < n_allowed
+        };
+        let loss = evaluate::rows_while(&opened.model, &val, 2, max_rows, goes_on).expect("the loss is finite");
+        (loss, asked)
+    };
+    let (loss, asked) = measured(usize::MAX, usize::MAX);
+    assert_eq!(loss, evaluate::full(&opened.model, &val, 2).ok());
+    assert!(asked.len() > 3 && asked.iter().enumerate().all(|(n, (done, of))| n == *done && asked.len() <= *of));
+    let (loss, asked) = measured(2, usize::MAX);
+    assert_eq!((loss, asked.len()), (None, 3));
+    let (loss, asked) = measured(usize::MAX, 4);
+    assert_eq!((loss.map(|loss| loss.tokens), asked.len()), (Some(4 * 16), 2));
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl Board {
                 self.evaluations = self.evaluations_by(evaluation.step);
                 self.metrics[LOSS].val.push(self.step, Some(evaluation.val_loss));
             }
-            Event::FinalEvaluation => self.activity = Activity::EvaluatingFully,
+            Event::FinalEvaluation { .. } => self.activity = Activity::EvaluatingFully,
             _ => {}
         }
     }

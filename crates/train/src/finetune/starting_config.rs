@@ -32,12 +32,10 @@ pub fn starting_config(
     rows_per_step: Option<usize>,
 ) -> String {
     let quoted = |path: &Path| toml::Value::from(path.to_str().expect("the caller passes UTF-8 paths")).to_string();
-    let n_val = n_held_out(records.used, DataConfig::default().val_fraction);
-    let n_train = records.used.saturating_sub(n_val);
+    let n_train = n_trained(records);
     let batch_size = if records.rows < records.used { PACKED_BATCH_SIZE } else { BATCH_SIZE };
-    let n_rows = (n_train * records.rows) as f64 / records.used.max(1) as f64;
-    let steps = ((n_rows / rows_per_step.unwrap_or(batch_size) as f64).ceil() * epochs).round().max(1.0);
-    let (max_steps, warmup) = (steps as usize, (WARMUP * steps).ceil() as usize);
+    let max_steps = n_steps(records, rows_per_step.unwrap_or(batch_size), epochs);
+    let warmup = (WARMUP * max_steps as f64).ceil() as usize;
     let often = max_steps.div_ceil(4);
     let (method, learning_rate, why) = match method {
         FinetuneMethod::Lora => ("lora", "2e-4", "new matrices take larger steps than trained ones"),
@@ -70,4 +68,17 @@ pub fn starting_config(
         quoted(base),
         max_steps.div_ceil(100),
     )
+}
+
+/// The number of records that are trained on.
+fn n_trained(records: &Records) -> usize {
+    records.used.saturating_sub(n_held_out(records.used, DataConfig::default().val_fraction))
+}
+
+/// The number of steps of so many passes over the records.
+#[must_use]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive number of steps")]
+pub fn n_steps(records: &Records, rows_per_step: usize, epochs: f64) -> usize {
+    let n_rows = (n_trained(records) * records.rows) as f64 / records.used.max(1) as f64;
+    ((n_rows / rows_per_step as f64).ceil() * epochs).round().max(1.0) as usize
 }

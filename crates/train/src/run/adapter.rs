@@ -127,11 +127,16 @@ impl AdapterOf {
         Ok(Self { base: seen_from(root, base), base_sha256, lora })
     }
 
-    /// The base's checkpoint, for adapters in the checkpoint `dir`.
-    pub(super) fn base_of(&self, dir: &Path) -> Result<PathBuf, RunError> {
+    /// The path of the base's checkpoint, for adapters in the checkpoint `dir`.
+    pub(super) fn path(&self, dir: &Path) -> PathBuf {
         // `RUN/checkpoints/step-N`
         let root = dir.parent().and_then(Path::parent).unwrap_or(Path::new(""));
-        let base = root.join(&self.base);
+        root.join(&self.base)
+    }
+
+    /// The same, if it is there.
+    pub(super) fn base_of(&self, dir: &Path) -> Result<PathBuf, RunError> {
+        let base = self.path(dir);
         if base.join(MODEL).is_file() { Ok(base) } else { Err(RunError::NoBase { adapter: dir.to_owned(), base }) }
     }
 

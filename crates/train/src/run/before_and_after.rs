@@ -41,6 +41,15 @@ impl BeforeAndAfter {
         write_atomically(&path, json.as_bytes()).map_err(cannot_write(&path))
     }
 
+    /// Removes it, since the run goes on.
+    pub(super) fn remove(run: &RunDir) -> Result<(), RunError> {
+        let path = run.join(BEFORE_AND_AFTER);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(cannot_write(&path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads it; `None` if the run was not compared with a base.
     pub fn read(run: &RunDir) -> Result<Option<Self>, RunError> {
         let path = run.join(BEFORE_AND_AFTER);

@@ -83,6 +83,25 @@ pub enum Pending {
 }
 
 impl TrainState {
+    /// The checkpoint that the weights of the checkpoint in `dir` come from, as it was named then; `None` if they were drawn
+    /// from the seed.
+    pub fn base(&self, dir: &Path) -> Option<PathBuf> {
+        match &self.adapter {
+            Some(adapter) => Some(adapter.path(dir)),
+            None => self.started_from.as_ref().map(PathBuf::from),
+        }
+    }
+
+    /// Whether they come from the run or checkpoint `given`, as far as can be told: it may have been moved, and a run may
+    /// have been trained on.
+    pub(crate) fn is_from(&self, dir: &Path, given: &Path) -> Result<bool, RunError> {
+        let Some(base) = self.base(dir).and_then(|base| base.canonicalize().ok()) else { return Ok(true) };
+        let located = locate(given)?;
+        let is_run = base.ancestors().nth(2).is_some_and(|run| given.canonicalize().is_ok_and(|given| given == run));
+        let is_same = is_run || located.checkpoint.canonicalize().is_ok_and(|found| found == base);
+        Ok(is_same || self.adapter.as_ref().is_some_and(|it| it.check(dir, &located.checkpoint).is_ok()))
+    }
+
     /// Whether the weights come from another project and were not trained here.
     pub fn is_imported(&self) -> bool {
         self.text_sha256.is_empty()

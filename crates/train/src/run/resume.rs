@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use super::dependents::check_unneeded;
 use super::layout::{BEST, LAST, step_of, steps_in};
-use super::{Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write};
-use tinderbox_model::disk::{is_partial, remove_dir, remove_left_over};
+use super::{BeforeAndAfter, Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write};
+use tinderbox_model::disk::{is_partial, remove_dir};
 
 #[derive(Debug)]
 pub(crate) struct Resumable {
@@ -62,7 +62,7 @@ impl RunDir {
                 fs::remove_dir_all(&path).map_err(cannot_write(&path))?;
             }
         }
-        remove_left_over(self.root());
+        BeforeAndAfter::remove(self)?;
         self.write_pointer(LAST, state.step)?;
         let (mut damaged, mut is_forgotten) = (None, false);
         // It may have been replaced by a better one, which came after this step and is gone now.

@@ -55,6 +55,26 @@ pub fn full(model: &Gpt, data: &dyn BatchSource, batch_size: usize) -> Result<Lo
     mean(model, data.windows(model.config().context_length, batch_size), MatmulPrecision::F32)
 }
 
+/// Like [`full`], over at most `max_rows` rows, spread evenly over `data`. `goes_on` is asked before each batch, with the
+/// numbers of batches done and of all; `None` if it said no.
+pub fn rows_while(
+    model: &Gpt,
+    data: &dyn BatchSource,
+    batch_size: usize,
+    max_rows: usize,
+    mut goes_on: impl FnMut(usize, usize) -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let batches = data.spread(model.config().context_length, batch_size, max_rows.div_ceil(batch_size));
+    let n_batches = n_batches(&batches);
+    mean_while(model, batches, MatmulPrecision::F32, &Ranks::alone(), |done| goes_on(done, n_batches))
+}
+
+/// The number of batches to come, or slightly more: the rests of short texts may be none.
+pub(super) fn n_batches(batches: &impl Iterator<Item = Batch>) -> usize {
+    let (at_least, at_most) = batches.size_hint();
+    at_most.unwrap_or(at_least)
+}
+
 /// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `data`, with matrix products in
 /// `precision`.
 pub fn estimate(
@@ -86,28 +106,30 @@ fn mean(
     batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,
 ) -> Result<Loss, TensorReadError> {
-    Ok(mean_unless(model, batches, precision, &Ranks::alone(), || false)?.expect("nothing stops this evaluation"))
+    Ok(mean_while(model, batches, precision, &Ranks::alone(), |_| true)?.expect("nothing stops this evaluation"))
 }
 
 /// The mean loss over all batches, divided among the ranks. All of them call this function with the same weights;
-/// `None` if `is_stopped` returned true on any rank. The losses are added in batch order, no matter which rank computed
+/// `None` if `goes_on`, which is asked before each batch with the number of those done, said no on any rank. The losses are added in batch order, no matter which rank computed
 /// them, so that ranks whose CPUs round alike get the same result as a single process.
-pub(super) fn mean_unless(
+pub(super) fn mean_while(
     model: &Gpt,
     mut batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,
     ranks: &Ranks,
-    is_stopped: impl Fn() -> bool,
+    mut goes_on: impl FnMut(usize) -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
     let n_of_round = if ranks.is_alone() { BATCHES_AHEAD } else { BATCHES_OF_A_RANK * ranks.size() };
-    let (mut total, mut n_tokens) = (0.0, 0);
+    let (mut total, mut n_tokens, mut n_done) = (0.0, 0, 0);
     loop {
         let round: Vec<Batch> = batches.by_ref().take(n_of_round).collect();
         if round.is_empty() {
             break;
         }
         let sizes: Vec<usize> = round.iter().map(Batch::n_targets).collect();
-        let Some(losses) = losses_of(model, round, precision, ranks, &is_stopped)? else { return Ok(None) };
+        let goes_on = |place| goes_on(n_done + place);
+        let Some(losses) = losses_of(model, round, precision, ranks, goes_on)? else { return Ok(None) };
+        n_done += losses.len();
         for (n, loss) in sizes.into_iter().zip(losses) {
             total += f64::from(loss) * n as f64;
             n_tokens += n;
@@ -122,13 +144,14 @@ fn losses_of(
     batches: Vec<Batch>,
     precision: MatmulPrecision,
     ranks: &Ranks,
-    is_stopped: impl Fn() -> bool,
+    mut goes_on: impl FnMut(usize) -> bool,
 ) -> Result<Option<Vec<f32>>, TensorReadError> {
     let n = batches.len();
     let mut losses = vec![0.0; n + 1]; // the last element counts stopped ranks
     let (mut places, mut unread) = (Vec::new(), Vec::new());
     for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
-        if is_stopped() {
+        if !goes_on(place) {
+            losses[n] = 1.0;
             break;
         }
         let (tokens, targets) = batch.to_device(&model.device());
@@ -139,7 +162,6 @@ fn losses_of(
     for (idx, place) in places.into_iter().enumerate() {
         losses[place] = read.as_ref().map_or(f32::NAN, |read| read[idx]);
     }
-    losses[n] = f32::from(u8::from(is_stopped()));
     ranks.all_reduce(&mut losses, ExchangeDtype::F32); // exact: each sum is of one loss and zeros
     read?; // only after the all-reduce, so that the other ranks do not wait for a failed device
     let n_stopped = losses.pop().expect("the last value is the number of stops");

@@ -10,6 +10,10 @@ use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::data::{Reading, SourceSummary};
 use crate::distributed::{Exchanged, Ranks};
 use crate::optimizer::BatchSchedule;
+use crate::run::layout::METRICS;
+use crate::run::log::{MetricsLine, read_lines};
+use crate::run::{RunDir, RunError, RunInfo};
+use tinderbox_model::measure::peak_rss_mib;
 
 /// Receives the events of a run, on the training thread, so that a slow observer slows down the run.
 pub trait Observer: Send {
@@ -39,8 +43,9 @@ pub enum Event<'a> {
     Sampled { step: usize, text: &'a str },
     /// A checkpoint was saved in the directory `path`.
     Saved { path: &'a Path, is_best: bool },
-    /// The evaluation of the whole validation split begins, after the last step.
-    FinalEvaluation,
+    /// The evaluation of the whole validation split, after the last step, has done some of its batches. A second one, of
+    /// the best checkpoint, may follow.
+    FinalEvaluation { done: usize, of: usize },
     /// Early stopping: the last `evaluations` evaluations did not improve on the best validation loss.
     StoppedEarly { step: usize, evaluations: usize },
 }
@@ -176,4 +181,33 @@ pub struct Summary {
     pub val_bits_per_byte: Option<f64>,
     #[serde(skip)]
     pub interrupted: bool,
+}
+
+impl Summary {
+    /// The results of a run that has ended, from its logs. This process made none of its steps.
+    pub fn of_ended(run: &RunDir) -> Result<Self, RunError> {
+        let RunInfo { step, parameters, tokens, val_loss: best_val_loss, best_step, device, .. } = RunInfo::read(run)?;
+        let lines = read_lines::<MetricsLine>(&run.join(METRICS))?.lines;
+        let end = lines.iter().rfind(|line| line.val_loss.is_some());
+        let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        Ok(Self {
+            run_dir: run.root().to_owned(),
+            device: device.unwrap_or_default(),
+            parameters: count(parameters.unwrap_or_default()),
+            steps: count(step),
+            tokens: tokens.unwrap_or_default(),
+            wall_s: 0.0,
+            train_s: 0.0,
+            median_step_ms: 0.0,
+            tokens_per_s: 0.0,
+            exchange: None,
+            peak_rss_mib: peak_rss_mib(),
+            train_loss: lines.iter().rev().find_map(|line| line.train_loss),
+            val_loss: end.and_then(|end| end.val_loss),
+            best_val_loss,
+            best_step: best_step.map(count),
+            val_bits_per_byte: end.and_then(|end| end.val_bits_per_byte),
+            interrupted: false,
+        })
+    }
 }

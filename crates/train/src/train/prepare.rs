@@ -15,6 +15,7 @@ use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::run::{self, AdapterOf, Checkpoint, Difference, Located, Lock, Resumable, RunDir, TrainState};
 use tinderbox_model::Gpt;
 use tinderbox_model::device::OpenDevice;
+use tinderbox_model::disk::remove_left_over;
 use tinderbox_model::section::BrokenRules;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerError};
 
@@ -287,6 +288,7 @@ fn resume(
 ) -> Result<Prepared, TrainError> {
     let lock = RunDir::lock(run.root())?;
     run.check_no_links()?;
+    remove_left_over(run.root());
     let root = || run.root().to_owned();
     let refuse = |differences: Vec<String>| match differences.is_empty() {
         true => Ok(()),
@@ -302,7 +304,14 @@ fn resume(
         (None, Some(ValSplit::End)) => None, // by another name
         (earlier, given) => given.or(earlier),
     };
-    let [refused, mut changed] = differences(&earlier, &config);
+    let [mut refused, mut changed] = differences(&earlier, &config);
+    let given = config.finetune.base.as_ref().filter(|given| earlier.finetune.base.as_ref() != Some(given));
+    if let Some(given) = given
+        && !state.is_from(&dir, given)?
+    {
+        let base = state.base(&dir).unwrap_or_default();
+        refused.push(format!("finetune.base was `{}` and is now `{}`", base.display(), given.display()));
+    }
     changed.extend(run.needed_checkpoints()?);
     refuse(refused)?;
     let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;

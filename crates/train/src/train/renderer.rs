@@ -91,7 +91,7 @@ impl Observer for RendererObserver {
                 self.renderer.update_valid(state(METRICS[0].0, evaluation.val_loss));
                 self.renderer.update_epoch(self.evaluations_by(evaluation.step));
             }
-            Event::FinalEvaluation => self.enter(EVALUATING_FULLY),
+            Event::FinalEvaluation { .. } => self.enter(EVALUATING_FULLY),
             _ => {}
         }
     }
@@ -203,7 +203,7 @@ mod tests {
             observer.observe(&Event::Evaluating);
             observer.observe(&Event::Evaluated(&Evaluation { step, val_loss: 1.5, ..Evaluation::default() }));
         }
-        observer.observe(&Event::FinalEvaluation);
+        observer.observe(&Event::FinalEvaluation { done: 0, of: 1 });
         drop(observer);
         let calls = recorder.0.lock().expect("no recorder panicked").clone();
         assert_eq!(

@@ -103,8 +103,8 @@ impl Training<'_> {
         batches: impl Iterator<Item = Batch>,
         precision: MatmulPrecision,
     ) -> Option<Result<Loss, TensorReadError>> {
-        let is_stopped = || self.interrupter.should_stop();
-        evaluate::mean_unless(model, batches, precision, self.trainer.ranks(), is_stopped).transpose()
+        let goes_on = |_| !self.interrupter.should_stop();
+        evaluate::mean_while(model, batches, precision, self.trainer.ranks(), goes_on).transpose()
     }
 
     /// Checks that an evaluated loss is finite, which checks the last update too: the loss of a step is computed with
@@ -171,7 +171,6 @@ impl Training<'_> {
     /// The loss of the last weights over the whole validation split, and the better of the last weights and the best
     /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
     pub(super) fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
-        self.observer.observe(&Event::FinalEvaluation);
         let step = self.trainer.steps();
         // Adapters are used with the exact weights of their base.
         let last = match self.config.finetune.base_weights.precision() {
@@ -207,12 +206,18 @@ impl Training<'_> {
     }
 
     /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
-    fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
-        self.trainer.ranks().check_peers_alive()?;
+    fn full_loss(&mut self, model: &Gpt) -> Result<Option<f64>, TrainError> {
+        let ranks = self.trainer.ranks().clone();
+        ranks.check_peers_alive()?;
         let Config { model: shape, train, .. } = &self.config;
         let batches = self.corpus.val_batches().windows(shape.context_length, train.batch_size);
-        let loss = self.mean_loss(model, batches, MatmulPrecision::F32);
+        let of = evaluate::n_batches(&batches);
+        let (observer, interrupter) = (&mut *self.observer, &self.interrupter);
+        let loss = evaluate::mean_while(model, batches, MatmulPrecision::F32, &ranks, |done| {
+            observer.observe(&Event::FinalEvaluation { done, of });
+            !interrupter.should_stop()
+        });
         self.corpus.val.check()?;
-        loss.map(|loss| self.finite(loss)).transpose()
+        loss.transpose().map(|loss| self.finite(loss)).transpose()
     }
 }
