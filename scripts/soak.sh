@@ -20,6 +20,7 @@
 #   schemas        1,000 hostile JSON schemas are refused or take bounded work; other completions go on beside them
 #   unread         answers that nobody reads, whole and streamed, take less than 200 MiB
 #   load           the largest requests, and 600 clients that send nothing or half, leave the server reachable
+#   records        300,000 records of fine-tuning, one of 40 MB and one of 4,000 messages take little memory
 #   memory         16 short completions of SmolLM2-135M's shape in int8 take less than 400 MiB
 #   endurance      20,000 steps on flex keep their memory
 #   endurance_gpu  2,000 steps on wgpu keep their memory
@@ -51,6 +52,7 @@ run() {
     schemas) tests --ignored thousand_hostile_schemas ;;
     unread) tests --ignored unread_answers_take_bounded_memory ;;
     load) tests --include-ignored serve::load --skip short_completions --skip unread_answers_take ;;
+    records) tests --ignored three_hundred_thousand_records ;;
     memory) tests --ignored short_completions_take_little_memory ;;
     endurance) tests --ignored twenty_thousand_steps ;;
     endurance_gpu) tests --ignored two_thousand_gpu_steps ;;
@@ -58,7 +60,7 @@ run() {
 }
 
 all=(fuzz kills pairs resume together plans disks permissions power_loss interrupts templates tokenizers schemas unread
-    load memory endurance endurance_gpu)
+    load records memory endurance endurance_gpu)
 (($#)) || set -- "${all[@]}"
 for part in "$@"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }

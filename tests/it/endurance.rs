@@ -1,15 +1,24 @@
-//! Long runs do not grow in memory.
+//! Long runs do not grow in memory, nor with many records.
 
+use std::io::Write;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::finetune;
 use crate::fixtures::{Folder, fs, set};
 
 /// The current memory of a process, in KiB; `None` after its end.
 pub fn rss_kib(id: u32) -> Option<u64> {
+    memory_kib(id, "VmRSS:")
+}
+
+fn memory_kib(id: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
+    status.lines().find_map(|line| line.strip_prefix(field))?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 fn mean(measured: &[u64]) -> f64 {
@@ -64,5 +73,48 @@ fn twenty_thousand_steps_keep_memory() {
 fn two_thousand_gpu_steps_keep_memory() {
     if crate::devices::wgpu().is_some() {
         keeps_its_memory("wgpu", 2_000);
+    }
+}
+
+/// Runs a command that succeeds; returns the most memory that it ever had, in MiB.
+fn peak_mib(folder: &Folder, args: &[&str]) -> u64 {
+    let mut command = folder.command(args);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts");
+    let mut peak = 0;
+    while child.try_wait().expect("a status").is_none() {
+        peak = memory_kib(child.id(), "VmHWM:").unwrap_or(peak);
+        sleep(Duration::from_millis(2));
+    }
+    assert!(child.wait().expect("the process has ended").success(), "{args:?}");
+    peak / 1024
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn three_hundred_thousand_records_take_little_memory() {
+    let folder = finetune::folder();
+    let record = |i: usize, n: usize, n_turns: usize| {
+        let [user, assistant] = [("user", format!("is it {i}?")), ("assistant", "yes ".repeat(n))]
+            .map(|(role, content)| serde_json::json!({"role": role, "content": content}));
+        let messages: Vec<_> = (0..n_turns).flat_map(|_| [&user, &assistant]).collect();
+        format!("{}\n", serde_json::json!({"messages": messages}))
+    };
+    let mut many = GzEncoder::new(Vec::new(), Compression::default());
+    for i in 0..300_000 {
+        many.write_all(record(i, 250, 1).as_bytes()).expect("memory takes it");
+    }
+    let many = many.finish().expect("memory takes it");
+    eprintln!("{} KiB of gzip", many.len() >> 10);
+    folder.write("many.jsonl.gz", many);
+    folder.write("long.jsonl", record(0, 1, 1) + &record(1, 10 << 20, 1));
+    folder.write("turns.jsonl", record(0, 1, 1) + &record(1, 1, 2_000));
+    let settings = ["--set", "model.context_length=1024", "--set", "data.val_fraction=0.0001"];
+    for (data, limit_mib) in [("many.jsonl.gz", 300), ("long.jsonl", 600), ("turns.jsonl", 300)] {
+        for command in [&["data", "preview", "runs/base"][..], &["finetune", "runs/base", "--set", "train.max_steps=2"]]
+        {
+            let peak = peak_mib(&folder, &[command, &["--data", data], &settings].concat());
+            eprintln!("{data}: {} {peak} MiB", command[0]);
+            assert!(peak < limit_mib, "{data}: {command:?} takes {peak} MiB");
+        }
     }
 }

@@ -40,14 +40,6 @@ pub struct Example {
 }
 
 impl Example {
-    /// Truncates to this many tokens, both answers of a preference.
-    fn cut(&mut self, max_tokens: usize) {
-        self.n_cut = self.ids.len().saturating_sub(max_tokens);
-        self.ids.truncate(max_tokens);
-        self.counts.truncate(max_tokens);
-        self.rejected.iter_mut().for_each(|rejected| rejected.cut(max_tokens));
-    }
-
     /// The number of tokens that count and have others before them.
     pub fn n_counted(&self) -> usize {
         self.counts.iter().skip(1).filter(|counts| **counts).count()
@@ -189,7 +181,7 @@ impl Stored {
         let found = if let Some(found) = store.open()? {
             found
         } else {
-            let mut reading = ReadRecords { renderer, max_tokens, store: store.create()?, records: Records::default() };
+            let mut reading = ReadRecords { renderer, store: store.create()?, records: Records::default() };
             if each_line(sources, Purpose::Encode, on_progress, |line| reading.read(line))? != sha256 {
                 return Err(DataError::Changed { path: path.clone() });
             }
@@ -236,15 +228,14 @@ fn each_line(
 
 struct ReadRecords<'a> {
     renderer: Renderer<'a>,
-    max_tokens: usize,
     store: NewStore,
     records: Records,
 }
 
 impl ReadRecords<'_> {
     fn read(&mut self, line: &[u8]) -> Result<Result<(), String>, DataError> {
-        let example = match Record::parse(line).and_then(|record| self.renderer.render(&record)) {
-            Ok(example) => example,
+        let (example, endless) = match Record::parse(line).and_then(|record| self.renderer.render(&record)) {
+            Ok(rendered) => rendered,
             Err(problem) => return Ok(Err(problem)),
         };
         if self.records.used > 0 && self.records.preferences != example.rejected.is_some() {
@@ -252,14 +243,12 @@ impl ReadRecords<'_> {
                            or the other";
             return Ok(Err(problem.to_owned()));
         }
-        self.add(example).map(Ok)
+        self.add(&example, endless).map(Ok)
     }
 
-    fn add(&mut self, mut example: Example) -> Result<(), DataError> {
+    fn add(&mut self, example: &Example, endless: Option<u32>) -> Result<(), DataError> {
         let records = &mut self.records;
-        records.longest = records.longest.max(example.ids.len());
-        let endless = self.renderer.endless(&example);
-        example.cut(self.max_tokens);
+        records.longest = records.longest.max(example.ids.len() + example.n_cut);
         records.cut += usize::from(example.n_cut > 0);
         let is_empty = example.rejected.as_ref().is_some_and(|rejected| rejected.n_counted() == 0);
         if is_empty || example.n_counted() == 0 {
@@ -271,7 +260,7 @@ impl ReadRecords<'_> {
         if let Some(token) = endless {
             records.endless.get_or_insert((0, token)).0 += 1;
         }
-        self.store.add(&example)
+        self.store.add(example)
     }
 }
 
@@ -289,7 +278,7 @@ mod tests {
     fn records_are_kept_unless_damaged() {
         let record =
             |i: usize| json!({"prompt": format!("is {i}?"), "chosen": "yes ".repeat(i % 5 + 1), "rejected": "no"});
-        let lines: String = (0..40).map(|i| format!("{}\n", record(i))).collect();
+        let lines = (0..40).map(|i| record(i).to_string()).collect::<Vec<_>>().join("\n");
         let folder = folder([("a.jsonl", lines.as_bytes())]);
         let mut config = Config::default();
         config.data.path = folder.path().join("a.jsonl");

@@ -69,27 +69,20 @@ impl<'a> Renderer<'a> {
         })
     }
 
-    /// The token that ends the last answer of an example, if the model does not stop at it: the last added token among
-    /// those that count, or the last one if none is added.
-    pub(super) fn endless(&self, example: &Example) -> Option<u32> {
-        let last = example.counts.iter().rposition(|counts| *counts)?;
-        let first = example.counts[..last].iter().rposition(|counts| !counts).map_or(0, |before| before + 1);
-        let answer = &example.ids[first..=last];
-        let is_mark = |id: &&u32| self.ends.contains(*id) || self.added.contains(*id);
-        let end = *answer.iter().rev().find(is_mark).or(answer.last())?;
-        (!self.ends.contains(&end)).then_some(end)
+    /// The tokens of a record, and the one that ends its last answer if the model does not stop at it; fails with the
+    /// reason, which continues a sentence about its line.
+    pub(super) fn render(&self, record: &Record) -> Result<(Example, Option<u32>), String> {
+        let (example, end) = self.render_for(record, self.train_on)?;
+        Ok((example, end.filter(|end| !self.ends.contains(end))))
     }
 
-    /// The tokens of a record; fails with the reason, which continues a sentence about its line.
-    pub(super) fn render(&self, record: &Record) -> Result<Example, String> {
-        self.render_for(record, self.train_on)
-    }
-
-    fn render_for(&self, record: &Record, train_on: TrainOn) -> Result<Example, String> {
+    /// The tokens of a record, and the one that ends its last answer.
+    fn render_for(&self, record: &Record, train_on: TrainOn) -> Result<(Example, Option<u32>), String> {
         match (record, &self.template) {
             (Record::Preference(answers), _) => {
                 let [chosen, rejected] = answers.each_ref().map(|answer| self.render_for(answer, TrainOn::Last));
-                Ok(Example { rejected: Some(Box::new(rejected?)), ..chosen? })
+                let ((chosen, end), (rejected, _)) = (chosen?, rejected?);
+                Ok((Example { rejected: Some(Box::new(rejected)), ..chosen }, end))
             }
             (Record::Messages { messages, tools }, Some(template)) => {
                 self.conversation(template, messages, tools.as_ref(), train_on)
@@ -103,16 +96,11 @@ impl<'a> Renderer<'a> {
                     .to_owned())
             }
             (Record::Completion { prompt, completion }, None) => {
-                let mut example = Example::default();
-                self.extend(&mut example, prompt, false)?;
-                self.extend(&mut example, completion, !completion.is_empty())?;
-                Ok(self.ended(example, !completion.is_empty()))
+                let mut draft = Draft::new(self);
+                draft.add_text(prompt, false)?;
+                draft.add_ended(completion, !completion.is_empty())
             }
-            (Record::Text(text), _) => {
-                let mut example = Example::default();
-                self.extend(&mut example, text, true)?;
-                Ok(self.ended(example, true))
-            }
+            (Record::Text(text), _) => Draft::new(self).add_ended(text, true),
         }
     }
 
@@ -122,7 +110,7 @@ impl<'a> Renderer<'a> {
         messages: &[Value],
         tools: Option<&Value>,
         train_on: TrainOn,
-    ) -> Result<Example, String> {
+    ) -> Result<(Example, Option<u32>), String> {
         let variables: Map<String, Value> =
             tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
         self.divided(messages, train_on, |n, begins_answer| {
@@ -146,12 +134,13 @@ impl<'a> Renderer<'a> {
         messages: &[Value],
         train_on: TrainOn,
         mut render: impl FnMut(usize, bool) -> Result<String, String>,
-    ) -> Result<Example, String> {
+    ) -> Result<(Example, Option<u32>), String> {
         let whole = render(messages.len(), false)?;
-        let mut example = Example::default();
+        let mut draft = Draft::new(self);
         if train_on == TrainOn::All {
-            self.extend(&mut example, &whole, true)?;
-            return Ok(example);
+            draft.add_text(&whole, true)?;
+            draft.end_answer();
+            return Ok((draft.example, draft.end));
         }
         let is_answer = |message: &Value| message["role"] == "assistant";
         let answers: Vec<usize> = (0..messages.len()).filter(|idx| is_answer(&messages[*idx])).collect();
@@ -185,7 +174,7 @@ impl<'a> Renderer<'a> {
         // The start of the text without tokens so far.
         let mut at = 0;
         for &answer in counted {
-            if example.ids.len() >= self.max_tokens {
+            if draft.example.ids.len() >= self.max_tokens {
                 break; // the rest is cut off
             }
             let (Some(before), Some(after)) = (prefix(answer, true)?, prefix(answer + 1, false)?) else {
@@ -194,56 +183,95 @@ impl<'a> Renderer<'a> {
             if before < at || after < before {
                 return Err(cannot_be_divided(answer));
             }
-            self.extend(&mut example, &whole[at..before], false)?;
+            draft.add_text(&whole[at..before], false)?;
             let has_text = messages[answer]["content"].as_str().is_none_or(|content| !content.trim().is_empty())
                 || messages[answer].get("tool_calls").is_some();
-            let first = example.ids.len();
-            self.extend(&mut example, &whole[before..after], has_text)?;
-            self.end_at_stop(&mut example, first);
+            draft.add_answer(&whole[before..after], has_text)?;
             at = after;
         }
-        self.extend(&mut example, &whole[at..], false)?;
-        Ok(example)
+        draft.add_text(&whole[at..], false)?;
+        Ok((draft.example, draft.end))
+    }
+}
+
+/// A record that is being made. Tokens beyond the longest length are only counted.
+struct Draft<'a> {
+    renderer: &'a Renderer<'a>,
+    example: Example,
+    /// The last token of the text that was added last.
+    last: Option<u32>,
+    /// The last added token of this text, such as `<|im_end|>`, and its position.
+    stop: Option<(usize, u32)>,
+    /// The token that ends the last answer.
+    end: Option<u32>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(renderer: &'a Renderer<'a>) -> Self {
+        Self { renderer, example: Example::default(), last: None, stop: None, end: None }
     }
 
-    /// Appends the tokens of a piece of text, a part of a long one at a time: the tokenizer needs a hundred bytes for
-    /// each token.
-    fn extend(&self, example: &mut Example, mut text: &str, counts: bool) -> Result<(), String> {
+    /// Adds the tokens of a text, a part of a long one at a time: the tokenizer needs a hundred bytes for each token.
+    fn add_text(&mut self, mut text: &str, counts: bool) -> Result<(), String> {
+        let Renderer { tokenizer, max_encoded_bytes, .. } = self.renderer;
+        (self.last, self.stop) = (None, None);
         loop {
-            let part = &text[..text.floor_char_boundary(self.max_encoded_bytes)];
+            let part = &text[..text.floor_char_boundary(*max_encoded_bytes)];
             let at = match part.len() == text.len() {
                 true => None,
-                false => self.tokenizer.safe_split(part).or_else(|| Some(part.rfind('\n')? + 1)),
+                false => tokenizer.safe_split(part).or_else(|| Some(part.rfind('\n')? + 1)),
             };
             let part = &part[..at.unwrap_or(part.len())];
-            let encoded = match example.ids.is_empty() {
-                true => self.tokenizer.encode_prompt(part), // with a BOS token, as when the model is asked
-                false => self.tokenizer.encode(part),
+            let encoded = match self.example.ids.is_empty() {
+                true => tokenizer.encode_prompt(part), // with a BOS token, as when the model is asked
+                false => tokenizer.encode(part),
             };
             let ids = encoded.map_err(|error: TokenizerError| format!("cannot be encoded: {error}"))?;
-            example.ids.extend(ids);
+            self.add_ids(&ids, counts);
             text = &text[part.len()..];
             if text.is_empty() {
-                example.counts.resize(example.ids.len(), counts);
                 return Ok(());
             }
         }
     }
 
-    /// Text after the last added token of an answer, which starts at `first`, does not count: the model has stopped
-    /// there.
-    fn end_at_stop(&self, example: &mut Example, first: usize) {
-        let is_stop = |id: &u32| self.added.contains(id);
-        if let Some(stop) = example.ids[first..].iter().rposition(is_stop) {
-            example.counts[first + stop + 1..].fill(false);
-        }
+    fn add_ids(&mut self, ids: &[u32], counts: bool) {
+        let Example { ids: kept, counts: all, n_cut, .. } = &mut self.example;
+        let start = kept.len() + *n_cut;
+        let n_kept = ids.len().min(self.renderer.max_tokens - kept.len());
+        kept.extend(&ids[..n_kept]);
+        all.resize(kept.len(), counts);
+        *n_cut += ids.len() - n_kept;
+        let stop = ids.iter().rposition(|id| self.renderer.added.contains(id));
+        self.stop = stop.map(|at| (start + at, ids[at])).or(self.stop);
+        self.last = ids.last().copied().or(self.last);
     }
 
-    /// Appends the end-of-text token, if there is one.
-    fn ended(&self, mut example: Example, counts: bool) -> Example {
-        example.ids.extend(self.tokenizer.end_of_text());
-        example.counts.resize(example.ids.len(), counts);
-        example
+    /// Adds a text and the end-of-text token, if there is one.
+    fn add_ended(mut self, text: &str, counts: bool) -> Result<(Example, Option<u32>), String> {
+        self.add_text(text, counts)?;
+        self.add_ids(self.renderer.tokenizer.end_of_text().as_slice(), counts);
+        self.end_answer();
+        Ok((self.example, self.end))
+    }
+
+    /// Adds an answer. Text after its last added token does not count: the model has stopped there.
+    fn add_answer(&mut self, text: &str, counts: bool) -> Result<(), String> {
+        self.add_text(text, counts)?;
+        if let Some(rest) = self.stop.and_then(|(at, _)| self.example.counts.get_mut(at + 1..)) {
+            rest.fill(false);
+        }
+        if counts {
+            self.end_answer();
+        }
+        Ok(())
+    }
+
+    /// The text that was added last ends an answer: with its last token if the model stops at it, or else with its last
+    /// added token, if it has one.
+    fn end_answer(&mut self) {
+        let stops = self.last.filter(|last| self.renderer.ends.contains(last));
+        self.end = stops.or(self.stop.map(|(_, stop)| stop)).or(self.last);
     }
 }
 
@@ -273,7 +301,7 @@ mod tests {
     /// The text of a record, with what counts in brackets.
     fn marked(tokenizer: &Tokenizer, train_on: TrainOn, line: &str) -> Result<String, String> {
         let record = Record::parse(line.as_bytes())?;
-        let Example { ids, counts, .. } = renderer(tokenizer, train_on).render(&record)?;
+        let (Example { ids, counts, .. }, _) = renderer(tokenizer, train_on).render(&record)?;
         assert_eq!(ids.len(), counts.len());
         let mut text = String::new();
         let mut was_counted = false;
@@ -314,7 +342,7 @@ mod tests {
             let tokenizer = tokenizer(template);
             let renderer = renderer(&tokenizer, train_on);
             let record = Record::parse(line.as_bytes()).expect("a record");
-            renderer.endless(&renderer.render(&record).expect("the line renders"))
+            renderer.render(&record).expect("the line renders").1
         };
         let silent = TEMPLATE.replace("<|endoftext|>", "");
         for train_on in [TrainOn::Assistant, TrainOn::Last, TrainOn::All] {
@@ -327,7 +355,7 @@ mod tests {
         let plain = Tokenizer::byte();
         let renderer = renderer(&plain, TrainOn::Assistant);
         let record = Record::Completion { prompt: "a".to_owned(), completion: "b".to_owned() };
-        assert_eq!(renderer.endless(&renderer.render(&record).expect("it renders")), Some(u32::from(b'b')));
+        assert_eq!(renderer.render(&record).expect("it renders").1, Some(u32::from(b'b')));
     }
 
     #[test]
@@ -348,12 +376,9 @@ mod tests {
         };
         let [(all, n_all), (some, n_some)] = [1 << 20, 100].map(|max_tokens| divided(max_tokens, 1 << 30));
         assert_eq!((n_all, n_some), (4000, 21), "the whole, and two for each answer but the last");
-        let [mut all, mut some] = [all, some].map(|example| example.expect("it can be divided"));
-        assert_eq!(all.ids.len(), some.ids.len());
-        for example in [&mut all, &mut some] {
-            example.cut(100);
-        }
-        assert_eq!(all, some);
+        let [(all, _), (some, _)] = [all, some].map(|example| example.expect("it can be divided"));
+        assert_eq!((&all.ids[..100], &all.counts[..100]), (&*some.ids, &*some.counts));
+        assert_eq!((all.n_cut, some.n_cut), (0, all.ids.len() - 100));
         let error = divided(1 << 20, 1 << 20).0.expect_err("too much is rendered");
         assert!(error.starts_with("has so many messages") && error.contains("\n  hint: "), "{error}");
     }
@@ -366,7 +391,7 @@ mod tests {
         for tokenizer in [bpe, Tokenizer::byte().with_end_of_text()] {
             let ids = |max_encoded_bytes| {
                 let renderer = Renderer { max_encoded_bytes, ..renderer(&tokenizer, TrainOn::All) };
-                records.each_ref().map(|record| renderer.render(record).expect("it can be encoded"))
+                records.each_ref().map(|record| renderer.render(record).expect("it can be encoded").0)
             };
             let [whole, parts] = [1 << 20, 40].map(ids);
             assert_eq!(whole[0], parts[0]);

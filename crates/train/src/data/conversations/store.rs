@@ -120,7 +120,9 @@ impl Store<'_> {
 
     /// Notes the purpose of the files for human readers.
     pub(super) fn note(&self, made_for: &str) {
-        self.files().iter().for_each(|(path, ..)| self.cache.note(path, made_for));
+        for (path, ..) in self.files() {
+            self.cache.note(&path, made_for);
+        }
     }
 }
 
