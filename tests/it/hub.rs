@@ -375,7 +375,6 @@ fn broken_download_continues() {
 #[test]
 fn failed_download_keeps_its_part() {
     let hub = Hub::with("llama");
-    let size = hub.files["model.safetensors"].len();
     hub.cut("model.safetensors", &[1000, 0, 0, 0, 0]);
     let folder = folder();
     let (hub, address) = hub.serve();
