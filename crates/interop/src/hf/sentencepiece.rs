@@ -2,6 +2,7 @@
 //!
 //! Source: `sentencepiece_model.proto`, whose names and numbers of fields are used here.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use prost::Message;
@@ -10,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::folder::Folder;
 use crate::InteropError;
 use crate::error::damaged;
-use crate::tokens::sentencepiece::{Normalization, by_scores, unigram};
-use crate::tokens::{TokenKind, VocabToken, tokenizer_json};
+use crate::tokens::sentencepiece::{MOST_SYMBOLS, Normalization, by_scores, unigram};
+use crate::tokens::{SPACE, TokenKind, VocabToken, tokenizer_json};
 
 const FILE: &str = "tokenizer.model";
 /// Tokens that a folder adds to the vocabulary, by text; newer folders have the second key of `tokenizer_config.json`.
@@ -130,6 +131,8 @@ fn added(folder: &Folder, config: &Map<String, Value>) -> Result<BTreeMap<u64, (
 struct SentencePieceModel {
     tokens: Vec<VocabToken>,
     scores: Vec<f32>,
+    /// The number of tokens of the file, without those of the folder.
+    n_own: usize,
     trainer: TrainerSpec,
     normalizer: NormalizerSpec,
     /// Whether a table of characters changes decoded text.
@@ -157,7 +160,8 @@ impl SentencePieceModel {
             return Err("it has no piece of the type UNKNOWN".to_owned());
         }
         let changes_decoded = denormalizer_spec.is_some_and(|spec| !spec.precompiled_charsmap.is_empty());
-        Ok(Self { tokens, scores, trainer, normalizer, changes_decoded })
+        let n_own = tokens.len();
+        Ok(Self { tokens, scores, n_own, trainer, normalizer, changes_decoded })
     }
 
     /// The settings that have no equivalent here.
@@ -181,7 +185,34 @@ impl SentencePieceModel {
         if let (UNIGRAM, Some(unused)) = (method, unused) {
             problems.push(format!("the piece {:?} is of the type UNUSED: it is supported for bpe only", unused.text));
         }
+        let symbols = self.symbols();
+        for symbol in &symbols {
+            if symbol.contains(' ') {
+                problems.push(format!("user_defined_symbols has {symbol:?}: symbols without a space are supported"));
+            } else if method == UNIGRAM && symbol.contains(SPACE) {
+                problems.push(format!("user_defined_symbols has {symbol:?}: U+2581 in it is supported for bpe only"));
+            }
+        }
+        if symbols.len() > MOST_SYMBOLS && !self.normalizer.precompiled_charsmap.is_empty() {
+            let n = symbols.len();
+            let supported = format!("{MOST_SYMBOLS} are supported beside a table of characters");
+            problems.push(format!("user_defined_symbols has {n}: {supported}"));
+        }
         problems
+    }
+
+    /// The user's tokens in the file, the longest first. SentencePiece finds them before it changes a text; the
+    /// `tokenizers` library finds added tokens so only if nothing changes the text.
+    fn symbols(&self) -> Vec<&str> {
+        let NormalizerSpec { precompiled_charsmap, add_dummy_prefix, remove_extra_whitespaces, .. } = &self.normalizer;
+        let is_kept = precompiled_charsmap.is_empty() && !add_dummy_prefix && !remove_extra_whitespaces;
+        if is_kept && self.trainer.model_type == BPE {
+            return Vec::new();
+        }
+        let own = self.tokens[..self.n_own].iter().filter(|token| token.kind == TokenKind::UserDefined);
+        let mut symbols: Vec<&str> = own.map(|token| &*token.text).collect();
+        symbols.sort_by_key(|symbol| Reverse(symbol.chars().count()));
+        symbols
     }
 
     /// Entries of a `tokenizer_config.json`. Such models expect a BOS token before a text if they have one.
@@ -220,12 +251,19 @@ impl SentencePieceModel {
 
     fn to_tokenizer(&self) -> Result<String, String> {
         let convert = if self.trainer.model_type == UNIGRAM { unigram } else { by_scores };
+        let symbols = self.symbols();
+        let mut tokens = self.tokens.clone();
+        if !symbols.is_empty() {
+            let own = tokens[..self.n_own].iter_mut().filter(|token| token.kind == TokenKind::UserDefined);
+            own.for_each(|token| token.kind = TokenKind::Normal);
+        }
         let normalization = Normalization {
+            symbols: &symbols,
             table: &self.normalizer.precompiled_charsmap,
             remove_extra_spaces: self.normalizer.remove_extra_whitespaces,
             add_space_prefix: self.normalizer.add_dummy_prefix,
         };
-        tokenizer_json(&self.tokens, convert(&self.tokens, &self.scores, normalization)?)
+        tokenizer_json(&tokens, convert(&tokens, &self.scores, normalization)?)
     }
 }
 
@@ -340,15 +378,17 @@ mod tests {
     fn settings_without_equivalent_are_listed() {
         let file = [
             &[0x0a, 7, 0x0a, 3, b'<', b'u', b'>', 0x18, 2][..], // the piece <u>, UNKNOWN
+            &[0x0a, 7, 0x0a, 3, b'a', b' ', b'b', 0x18, 4],     // the piece "a b", USER_DEFINED
             &[0x12, 5, 0x18, 3, 0xc0, 0x01, 1],                 // model_type WORD, spaces as suffixes
             &[0x1a, 2, 0x28, 0],                                // no escaped spaces
         ];
         let error = read_files(&[(FILE, &file.concat())], &json!({})).expect_err("the settings are unsupported");
-        insta::assert_snapshot!(error, @r"
+        insta::assert_snapshot!(error, @r#"
         the model in `FOLDER/tokenizer.model` is not supported:
           - trainer_spec.model_type = 3: 1 (unigram) and 2 (bpe) are supported
           - trainer_spec.treat_whitespace_as_suffix = true: false is supported
           - normalizer_spec.escape_whitespaces = false: true is supported
-        ");
+          - user_defined_symbols has "a b": symbols without a space are supported
+        "#);
     }
 }

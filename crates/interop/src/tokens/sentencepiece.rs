@@ -3,6 +3,8 @@
 //! Source: transformers, `LlamaConverter` and `SpmConverter` in `convert_slow_tokenizer.py`; where those deviate from
 //! SentencePiece itself, such as in the spaces at the ends of a text, the conversion here follows SentencePiece.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 use tokenizers::normalizers::Precompiled;
 
@@ -17,7 +19,15 @@ pub(crate) struct Normalization<'a> {
     pub remove_extra_spaces: bool,
     /// Whether text is tokenized as if a space preceded it.
     pub add_space_prefix: bool,
+    /// Tokens, the longest first, that are found in a text before it is changed, and neither changed nor merged.
+    pub symbols: &'a [&'a str],
 }
+
+/// The most symbols that are kept from a table of characters: each is looked for in every text.
+pub(crate) const MOST_SYMBOLS: usize = 256;
+
+/// The score of a symbol in SentencePiece's Unigram, above that of every piece.
+const SCORE_OF_SYMBOLS: f32 = -0.1;
 
 /// BPE: merges the adjacent pair that makes the token with the highest score.
 pub(crate) fn by_scores(
@@ -25,9 +35,10 @@ pub(crate) fn by_scores(
     scores: &[f32],
     normalization: Normalization<'_>,
 ) -> Result<Parts, String> {
+    let symbols: HashSet<&str> = normalization.symbols.iter().copied().collect();
     // With a prefix, tokens are matched before spaces are replaced: only merges find those that contain a space.
     let is_merged = |token: &VocabToken| match token.kind {
-        TokenKind::Normal => true,
+        TokenKind::Normal => !symbols.contains(&*token.text),
         TokenKind::UserDefined => normalization.add_space_prefix && token.text.contains(SPACE),
         _ => false,
     };
@@ -37,6 +48,8 @@ pub(crate) fn by_scores(
     let settings = json!({
         "unk_token": unknown.map(|token| &token.text), "fuse_unk": true, "byte_fallback": has_bytes(tokens),
         "merges": scores::merges(&pieces),
+        // Nothing else makes a symbol of several characters.
+        "ignore_merges": normalization.symbols.iter().any(|symbol| symbol.chars().nth(1).is_some()),
     });
     normalization.parts(bpe(tokens, settings))
 }
@@ -48,7 +61,12 @@ pub(crate) fn unigram(
     normalization: Normalization<'_>,
 ) -> Result<Parts, String> {
     let unknown = tokens.iter().position(|token| token.kind == TokenKind::Unknown);
-    let vocab: Vec<(&str, f32)> = tokens.iter().zip(scores).map(|(token, score)| (&*token.text, *score)).collect();
+    let symbols: HashSet<&str> = normalization.symbols.iter().copied().collect();
+    let scored = tokens.iter().zip(scores).map(|(token, score)| match symbols.contains(&*token.text) {
+        true => (&*token.text, SCORE_OF_SYMBOLS),
+        false => (&*token.text, *score),
+    });
+    let vocab: Vec<(&str, f32)> = scored.collect();
     normalization.parts(json!({
         "type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": has_bytes(tokens),
     }))
@@ -72,12 +90,30 @@ impl Normalization<'_> {
         }
         Ok(Parts {
             normalizer: json!({"type": "Sequence", "normalizers": self.normalizers()?}),
-            pre_tokenizer: Value::Null,
+            pre_tokenizer: self.pre_tokenizer(),
             decoder: json!({"type": "Sequence", "decoders": decoders}),
             model,
             // The library normalizes such tokens, too, so they would begin with the space that is put before a text.
             matches_normalized: !self.add_space_prefix,
         })
+    }
+
+    /// Separates the symbols from other text.
+    fn pre_tokenizer(self) -> Value {
+        if self.symbols.is_empty() {
+            return Value::Null;
+        }
+        let symbols = self.symbols.iter().map(|symbol| {
+            symbol.chars().fold(String::new(), |pattern, character| match character {
+                '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' | '#' | '&'
+                | '-' | '~' => {
+                    format!("{pattern}\\{character}")
+                }
+                _ => format!("{pattern}{character}"),
+            })
+        });
+        let pattern = symbols.collect::<Vec<_>>().join("|");
+        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
     }
 
     fn normalizers(self) -> Result<Vec<Value>, String> {
@@ -88,8 +124,16 @@ impl Normalization<'_> {
             if !is_table(self.table) {
                 return Err("its table of characters is damaged".to_owned());
             }
-            let table = Precompiled::from(self.table);
-            normalizers.push(json!(table.map_err(|error| format!("its table of characters: {error}"))?));
+            let table = Precompiled::from(self.table).map_err(|error| format!("its table of characters: {error}"))?;
+            // Characters of a private plane stand for the symbols while the table is used.
+            let marks: Vec<(&str, String)> =
+                self.symbols.iter().zip('\u{f0000}'..).map(|(symbol, mark)| (*symbol, mark.to_string())).collect();
+            normalizers.extend(marks.iter().map(|(symbol, mark)| replace(json!({"String": symbol}), mark)));
+            if let Some(end) = table.transform("\r") {
+                normalizers.push(replace(json!({"String": "\r"}), end)); // the library takes "\r\n" for one character
+            }
+            normalizers.push(json!(table));
+            normalizers.extend(marks.iter().rev().map(|(symbol, mark)| replace(json!({"String": mark}), symbol)));
         }
         if self.remove_extra_spaces {
             // In Python, `^` and `$` would match at every line.
