@@ -225,6 +225,9 @@ mod tests {
     use super::*;
     use crate::train::Started;
 
+    /// The variable that names the file that is there once the dashboard has been seen.
+    const IS_DRAWN: &str = "TINDERBOX_TEST_IS_DRAWN";
+
     /// The program of the test below, which starts this test binary again in a terminal.
     #[test]
     #[ignore = "is run by `panic_restores_terminal`"]
@@ -233,7 +236,10 @@ mod tests {
         let (run_dir, device) = ("runs/mine".into(), "flex".to_owned());
         dashboard.observe(&RunEvent::Started(&Started { run_dir, device, max_steps: 1, ..Started::default() }));
         dashboard.open().expect("a pseudo-terminal opens");
-        thread::sleep(2 * FRAME);
+        let is_drawn = std::env::var_os(IS_DRAWN).expect("the other test sets it");
+        while !std::path::Path::new(&is_drawn).exists() {
+            thread::sleep(KEY_WAIT);
+        }
         let died = thread::spawn(|| panic!("a panic on purpose")).join();
         assert!(died.is_err());
         thread::sleep(2 * FRAME); // nothing may be drawn any more
@@ -246,12 +252,21 @@ mod tests {
         let name = "cli::dashboard::tests::panics_under_dashboard";
         command.args([name, "--exact", "--ignored", "--nocapture", "--color=never"]);
         command.env("TERM", "xterm-256color");
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let is_drawn = folder.path().join("drawn");
+        command.env(IS_DRAWN, &is_drawn);
         let pty = native_pty_system().openpty(PtySize::default()).expect("a pseudo-terminal opens");
         let mut child = pty.slave.spawn_command(command).expect("the test binary starts");
         drop(pty.slave);
-        let mut output = Vec::new();
+        let (mut output, mut bytes) = (Vec::new(), [0; 4096]);
+        let mut reader = pty.master.try_clone_reader().expect("the terminal has a reader");
         // Reading ends with an error once the other side is closed.
-        pty.master.try_clone_reader().expect("the terminal has a reader").read_to_end(&mut output).ok();
+        while let Ok(n @ 1..) = reader.read(&mut bytes) {
+            output.extend(&bytes[..n]);
+            if String::from_utf8_lossy(&output).contains("runs/mine") {
+                std::fs::write(&is_drawn, "").expect("the file can be written");
+            }
+        }
         assert!(child.wait().expect("the child ended").success());
         let output = String::from_utf8_lossy(&output);
         let (_, dashboard) = output.split_once("\u{1b}[?1049h").expect("the dashboard took the terminal");

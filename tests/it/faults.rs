@@ -214,7 +214,8 @@ fn concurrent_reports_do_not_collide() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<PathBuf>::new());
 }
 
-/// Kills a run `n` times, each time a little later, and checks that at most an interval is lost.
+/// Kills a run `n` times, within a checkpoint, right after one and a step later, and checks that at most an interval is
+/// lost.
 fn killed_while_saving(n: u64) {
     let folder = Folder::new();
     let train = |max_steps: usize, run: &str, more: &[&str]| {
@@ -231,7 +232,19 @@ fn killed_while_saving(n: u64) {
         let more: &[&str] = if is_saved { &["--resume"] } else { &["--overwrite"] };
         let mut command = train(100_000, "run", more);
         let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("the binary starts");
-        sleep(Duration::from_millis(20 + attempt * 37 % 700));
+        let last = || std::fs::read(root.join("last")).ok();
+        let n_logged = || std::fs::metadata(root.join("metrics.jsonl")).map_or(0, |it| it.len());
+        let is_half = |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|it| it.path().extension().is_some());
+        let (before, mut n_then) = (last(), None);
+        let mut is_due = || match attempt % 3 {
+            0 => std::fs::read_dir(root.join("checkpoints")).is_ok_and(|mut entries| entries.any(is_half)),
+            1 => last() != before,
+            _ => last() != before && n_logged() > *n_then.get_or_insert_with(n_logged),
+        };
+        while !is_due() {
+            assert!(child.try_wait().expect("a status").is_none(), "it trains longer than any test runs");
+            sleep(Duration::from_millis(1));
+        }
         child.kill().expect("the process can be killed");
         let status = child.wait().expect("the process has ended");
         assert_eq!(status.code(), None, "it still ran, and said nothing against its start");
@@ -245,7 +258,7 @@ fn killed_while_saving(n: u64) {
         step = checkpoint.state.step;
         Checkpoint::read(&run.best().expect("a best")).expect("it is whole");
     }
-    assert!(n_saved as u64 >= n / 4, "only {n_saved} of {n} processes saved anything");
+    assert!(n_saved as u64 >= n / 2, "only {n_saved} of {n} processes saved anything");
     for (run, more) in [("run", &["--resume"][..]), ("whole", &[])] {
         Ran::of(train(step + 3, run, more)).exits(0);
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::browser::{Browser, SCREENS};
 #[cfg(unix)]
+use crate::browser::{Browser, SCREENS};
 use crate::fixtures::{Folder, files};
 
 const SWEEP: [&str; 11] = [
@@ -46,13 +46,17 @@ fn begin_as(folder: &Folder, old: &str, new: &str) -> usize {
 #[test]
 fn killed_sweep_resumes_to_same_table() {
     let folder = Folder::new();
-    // Killed while measuring, within runs and between them: each time a little further on.
+    // Killed while measuring, within runs and between them, after some bytes were written.
+    let n_bytes = || n_bytes_in(&folder.path("sweeps"));
     let mut n_killed = 0;
-    for pause_ms in [0, 0, 10, 40, 5, 80, 20] {
+    for n_more in [0, 0, 1, 1000, 100, 3000, 500] {
         let mut started = folder.start(&SWEEP);
         let said = if n_killed == 0 { "up to" } else { "trial " };
         let has_more = started.find(said).is_ok();
-        sleep(Duration::from_millis(pause_ms));
+        let n_then = n_bytes();
+        while n_bytes() < n_then + n_more && started.child.try_wait().expect("a status").is_none() {
+            sleep(Duration::from_millis(1));
+        }
         n_killed += usize::from(started.kill() && has_more);
     }
     assert!(n_killed >= 4, "only {n_killed} were killed before their end");
@@ -86,6 +90,16 @@ fn killed_sweep_resumes_to_same_table() {
     folder.succeed(&["plan", "sweeps/tiny/best.toml", "--no-measure"]);
     #[cfg(unix)]
     check_page(&folder, &table);
+}
+
+/// The bytes of all files in a folder, in which files come and go.
+fn n_bytes_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let n_bytes = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => n_bytes_in(&entry.path()),
+        metadata => metadata.map_or(0, |it| it.len()),
+    };
+    entries.map(n_bytes).sum()
 }
 
 /// Every setting and its loss are on the page, which fits every screen.
