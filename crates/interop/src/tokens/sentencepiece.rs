@@ -62,11 +62,11 @@ pub(crate) fn unigram(
 ) -> Result<Parts, String> {
     let unknown = tokens.iter().position(|token| token.kind == TokenKind::Unknown);
     let symbols: HashSet<&str> = normalization.symbols.iter().copied().collect();
-    let scored = tokens.iter().zip(scores).map(|(token, score)| match symbols.contains(&*token.text) {
+    let vocab = tokens.iter().zip(scores).map(|(token, score)| match symbols.contains(&*token.text) {
         true => (&*token.text, SCORE_OF_SYMBOLS),
         false => (&*token.text, *score),
     });
-    let vocab: Vec<(&str, f32)> = scored.collect();
+    let vocab: Vec<(&str, f32)> = vocab.collect();
     normalization.parts(json!({
         "type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": has_bytes(tokens),
     }))
