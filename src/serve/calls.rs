@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::fields::wrong;
+use super::fields::{only, wrong};
 use super::format::{self, Guided};
 use super::http::random;
 use super::loaded_model::LoadedModel;
@@ -24,6 +24,8 @@ pub(super) struct Tools {
 impl Tools {
     /// The tools in `tools`, as restricted by `tool_choice`; `None` if the model may call none.
     pub(super) fn read(list: &[Value], choice: &Value, model: &LoadedModel) -> Result<Option<Self>, ApiError> {
+        only("tool_choice", choice, &["type", "function"])?;
+        only("tool_choice", &choice["function"], &["name"])?;
         let names: Vec<String> = list.iter().map(|tool| name(tool).map(str::to_owned)).collect::<Result<_, _>>()?;
         let chosen = if choice.is_null() { Some("auto") } else { choice.as_str() };
         let required = match (chosen, choice["function"]["name"].as_str()) {

@@ -97,6 +97,18 @@ fn check(name: &str, value: &Value, schema: &Value, most: Option<u64>) -> Result
     if is_good { Ok(()) } else { Err(wrong(name, value, &rule)) }
 }
 
+/// Refuses the fields of an object in the field `name` that are not `known`; null counts as absent.
+pub(super) fn only(name: &str, object: &Value, known: &[&str]) -> Result<(), ApiError> {
+    let mut fields = object.as_object().into_iter().flatten();
+    match fields.find(|(key, value)| !value.is_null() && !known.contains(&key.as_str())) {
+        Some((key, _)) => {
+            let message = format!("`{}` in `{name}` is not supported; known are {}", echoed(key), known.join(", "));
+            Err(ApiError::field(name, message))
+        }
+        None => Ok(()),
+    }
+}
+
 fn integer(value: &Value) -> Option<i128> {
     value.as_i64().map(i128::from).or(value.as_u64().map(i128::from))
 }

@@ -6,8 +6,12 @@ use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ApiError;
+use super::fields::only;
 use super::loaded_model::LoadedModel;
 use crate::generate::{Grammar, Guide, SchemaError};
+
+/// The fields of a format with a schema. The completion is always strict.
+const SCHEMA_FORMAT: [&str; 5] = ["type", "name", "description", "schema", "strict"];
 
 /// A guide, with its share of the schemas in flight.
 #[derive(Clone, Debug)]
@@ -20,14 +24,24 @@ pub(super) struct Guided {
 pub(super) fn guide(name: &str, format: &Value, model: &LoadedModel) -> Result<Option<Guided>, ApiError> {
     let grammar = match format["type"].as_str() {
         None if format.is_null() => return Ok(None),
-        Some("text") => return Ok(None),
-        Some("json_object") => match &format["schema"] {
-            Value::Null => of_schema(name, &json!({"type": "object"}))?,
-            schema => of_schema(name, schema)?, // as llama.cpp's server has it
-        },
+        Some("text") => {
+            only(name, format, &["type"])?;
+            return Ok(None);
+        }
+        Some("json_object") => {
+            only(name, format, &["type", "schema"])?;
+            match &format["schema"] {
+                Value::Null => of_schema(name, &json!({"type": "object"}))?,
+                schema => of_schema(name, schema)?, // as llama.cpp's server has it
+            }
+        }
         Some("json_schema") => {
             // OpenAI nests it for completions, and not for responses.
-            match format.get("json_schema").unwrap_or(format).get("schema") {
+            let nested = format.get("json_schema");
+            let known: &[&str] = if nested.is_some() { &["type", "json_schema"] } else { &SCHEMA_FORMAT };
+            only(name, format, known)?;
+            only(name, nested.unwrap_or(&Value::Null), &SCHEMA_FORMAT)?;
+            match nested.unwrap_or(format).get("schema") {
                 None | Some(Value::Null) => {
                     let rule = format!("`{name}` of the type json_schema needs `json_schema` with a `schema`");
                     return Err(ApiError::field(name, rule));

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::error::{ApiError, echoed};
-use super::fields::{parse, wrong};
+use super::fields::{only, parse, wrong};
 use super::limits::{MAX_SEQUENCES, MAX_TEXT, MAX_TOKENS};
 use super::loaded_model::LoadedModel;
 use crate::tokenizer::{Message, Tokenizer};
@@ -212,6 +212,10 @@ fn message(json: &Value) -> Result<Message, ApiError> {
     let tool_calls = match tool_calls {
         Value::Null => None,
         Value::Array(calls) if role == "assistant" => {
+            for call in &calls {
+                only("messages", call, &["id", "index", "type", "function"])?;
+                only("messages", &call["function"], &["name", "arguments"])?;
+            }
             let calls: Option<Vec<Value>> = calls.iter().map(call).collect();
             Some(calls.ok_or_else(|| wrong("one whose `tool_calls` have a `function` with `name` and `arguments`"))?)
         }
@@ -228,6 +232,9 @@ fn message(json: &Value) -> Result<Message, ApiError> {
 
 /// A tool call as templates read it, whose arguments are an object, not JSON in a string.
 fn call(sent: &Value) -> Option<Value> {
+    if sent.get("type").is_some_and(|kind| kind != "function") {
+        return None;
+    }
     let (name, arguments) = (sent["function"]["name"].as_str()?, sent["function"]["arguments"].as_str()?);
     let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| Value::from(arguments));
     Some(json!({"id": sent["id"], "type": "function", "function": {"name": name, "arguments": arguments}}))

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::calls::Tools;
 use super::error::ApiError;
-use super::fields::{Fields, parse, wrong};
+use super::fields::{Fields, only, parse, wrong};
 use super::format;
 use super::forms::{ChatRequest, Common, CompletionRequest, ResponseRequest, Sampling};
 use super::http::{random, unix_s};
@@ -85,6 +85,7 @@ impl GenerateRequest {
     pub(super) fn response(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let request: ResponseRequest = parse(fields, &[])?;
         let ResponseRequest { input, instructions, text, max_output_tokens, metadata, common, .. } = request;
+        only("text", &text, &["format"])?;
         let messages = input_messages(&input, instructions.as_deref())?;
         let conversation = Conversation { messages, add_generation_prompt: true, variables: Map::new() };
         let rendered = model.renderer.render("input", &model.name, &conversation)?;

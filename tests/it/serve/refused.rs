@@ -25,6 +25,7 @@ fn invalid_fields_are_named() {
     let parts = |kind: &str| json!([{"role": "user", "content": [{"type": kind, "image_url": "a"}]}]);
     let text_part =
         |more: Value| json!([{"role": "user", "content": [changed(&json!({"type": "text", "text": "a"}), more)]}]);
+    let with_call = |function: Value| json!([{"role": "assistant", "tool_calls": [{"function": function}]}]);
     let called = json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]);
     let integer = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
     // Rules beyond the schemas of `/openapi.json`, whose fields `document_matches_the_accepted_values` tries.
@@ -66,6 +67,16 @@ fn invalid_fields_are_named() {
         ("/v1/responses", &response, "input", json!([{"role": "user", "content": "a", "type": "reasoning"}])),
         ("/v1/responses", &response, "input", text_part(json!({"cache_control": {}}))),
         ("/v1/responses", &response, "input", text_part(json!({"annotations": [1]}))),
+        ("/v1/responses", &response, "text", json!({"format": {"type": "text"}, "verbosity": "low"})),
+        ("/v1/responses", &response, "text", json!({"format": {"type": "text", "schema": {}}})),
+        ("/v1/completions", &text, "response_format", json!({"type": "json_object", "strict": true})),
+        (
+            "/v1/chat/completions",
+            &chat,
+            "tool_choice",
+            json!({"type": "function", "function": {"name": "f"}, "mode": 1}),
+        ),
+        ("/v1/chat/completions", &chat, "messages", with_call(json!({"name": "f", "arguments": "{}", "novel": 1}))),
         ("/v1/responses", &response, "background", json!(true)),
         ("/v1/responses", &response, "include", json!(["reasoning.encrypted_content"])),
         ("/v1/chat/completions", &chat, "messages", text_part(json!({"novel": 1}))),
