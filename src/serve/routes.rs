@@ -14,7 +14,6 @@ use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{channel, unbounded_channel};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use super::app;
 use super::connections::Connection;
@@ -31,7 +30,7 @@ use super::llama::{self, DetokenizeRequest, Detokenized, TokenizeRequest, Tokeni
 use super::loaded_model::LoadedModel;
 use super::metrics;
 use super::request::{GenerateRequest, apply_template};
-use super::scheduler::{self, SequenceRequest};
+use super::scheduler::SequenceRequest;
 use super::service::{InFlight, Service, Shared, Work};
 use super::stream::{Chunks, ResponseStream};
 use super::unsent::{Outbox, Reserved, hold};
@@ -175,7 +174,7 @@ fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
 fn named(answer: fn(&Service, &str) -> Result<Response, ApiError>) -> MethodRouter<Shared> {
     get(move |State(service): State<Shared>, path: Result<Path<String>, PathRejection>| async move {
         let name = name(path)?;
-        let reserved = service.unsent.reserve(PAGE).await;
+        let reserved = service.unsent.reserve(PAGE).await?;
         let answer = service.off_thread(Work::Long, move |service| answer(service, &name)).await?;
         Ok::<_, ApiError>(hold(reserved, answer))
     })
@@ -248,7 +247,7 @@ async fn read<T: Send + 'static>(
     };
     connection.inspect(|connection| connection.work());
     let in_flight = service.begin()?;
-    let reserved = service.unsent.reserve(per_byte * body.len()).await;
+    let reserved = service.unsent.reserve(per_byte * body.len()).await?;
     let work = if body.len() <= SHORT_BODY { Work::Short } else { Work::Long };
     service
         .off_thread(work, move |service| {
@@ -285,7 +284,7 @@ fn inspecting<T: Send + 'static>(
 ) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
         let (model, request, _in_flight, _) = read(&service, request, parse, 0).await?;
-        let reserved = service.unsent.reserve(INSPECTION).await;
+        let reserved = service.unsent.reserve(INSPECTION).await?;
         let inspectable = model.inspectable.clone();
         let json = inspectable.inspect(move |tensors| answer(&request, &model, tensors)).await?;
         Ok::<_, ApiError>(hold(reserved, json_response(json)))
@@ -301,7 +300,7 @@ async fn generate(service: &Shared, request: Request, parse: Parse<GenerateReque
     let (model, request, in_flight, _) = read(service, request, parse, 0).await?;
     let since = Instant::now();
     let n_bytes = if request.stream { 0 } else { request.n_bytes() };
-    let reserved = timeout(REQUEST_TIME, service.unsent.reserve(n_bytes)).await.map_err(|_| scheduler::late())?;
+    let reserved = service.unsent.reserve(n_bytes).await?;
     let (sender, events) = unbounded_channel();
     let outbox = Outbox::new(&service.unsent);
     let settings = Arc::new(request.settings.clone());

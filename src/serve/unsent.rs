@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::body::HttpBody;
 use axum::response::Response;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
-use super::limits::MAX_RESERVED;
+use super::error::ApiError;
+use super::limits::{MAX_RESERVED, REQUEST_TIME};
+use super::scheduler;
 
 /// What is reserved is a multiple of this number of bytes.
 const UNIT: usize = 1 << 10;
@@ -33,13 +36,14 @@ impl Unsent {
     }
 
     /// Waits for the memory of a response of up to `n_bytes`; `None` if it is small.
-    pub(super) async fn reserve(&self, n_bytes: usize) -> Option<Reserved> {
+    pub(super) async fn reserve(&self, n_bytes: usize) -> Result<Option<Reserved>, ApiError> {
         if n_bytes <= SMALL {
-            return None;
+            return Ok(None);
         }
         let n_units = u32::try_from(n_bytes.min(MAX_RESERVED) / UNIT).expect("the limit is 32 bits");
-        let permit = self.reserved.clone().acquire_many_owned(n_units).await;
-        Some(Reserved(permit.expect("the semaphore is never closed")))
+        let permit = timeout(REQUEST_TIME, self.reserved.clone().acquire_many_owned(n_units)).await;
+        let permit = permit.map_err(|_| scheduler::late())?;
+        Ok(Some(Reserved(permit.expect("the semaphore is never closed"))))
     }
 }
 
@@ -129,11 +133,11 @@ mod tests {
 
     #[test]
     fn responses_hold_what_they_need() {
-        let runtime = Builder::new_current_thread().build().expect("the system has threads");
+        let runtime = Builder::new_current_thread().enable_time().build().expect("the system has threads");
         runtime.block_on(async {
             let all = Unsent::new(2 * SMALL);
-            assert!(all.reserve(SMALL).await.is_none());
-            let reserved = all.reserve(2 * SMALL).await;
+            assert!(all.reserve(SMALL).await.expect("it is small").is_none());
+            let reserved = all.reserve(2 * SMALL).await.expect("nothing else is reserved");
             assert_eq!(all.reserved.available_permits(), 0);
             let response = hold(reserved, Response::new("x".repeat(3 * UNIT / 2).into()));
             assert_eq!(all.reserved.available_permits(), 2 * SMALL / UNIT - 2);
