@@ -744,10 +744,10 @@ fn checkpoints_that_adapters_need_are_kept() {
     let trained_on = |run: &str| {
         let config = place.config(&[&BASE[..], &["train.max_steps=30", "train.keep_checkpoints=1"]].concat());
         let notes = Arc::new(Mutex::new(Vec::new()));
-        let noted = notes.clone();
+        let observed_notes = notes.clone();
         let summary = observed(place.job(run, config, Start::Resume), move |event, _| {
             if let Event::Started(started) = event {
-                noted.lock().expect("nobody panicked").extend(started.changed.clone());
+                observed_notes.lock().expect("nobody panicked").extend(started.changed.clone());
             }
         });
         summary.expect("the run resumes");
