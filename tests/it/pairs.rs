@@ -367,9 +367,10 @@ impl AnyRun {
         let summary = self.train(&place, "whole", Start::New, None);
         let steps = summary.steps;
         // Local steps are averaged at each checkpoint, so both have to save after the same steps.
-        let stops = if self.level("ranks") == "2 local" { [steps - 4, steps - 2] } else { [steps - 3, steps - 1] };
-        self.train(&place, "parts", Start::New, Some(stops[0]));
-        self.train(&place, "parts", Start::Resume, Some(stops[1]));
+        let [first, second] =
+            if self.level("ranks") == "2 local" { [steps - 4, steps - 2] } else { [steps - 3, steps - 1] };
+        self.train(&place, "parts", Start::New, Some(first));
+        self.train(&place, "parts", Start::Resume, Some(second));
         self.train(&place, "parts", Start::Resume, None);
         self.assert_same(&place, "whole", "parts");
         let folder = Folder::new();
@@ -550,9 +551,9 @@ fn options_without_effect_are_refused() {
                 continue;
             }
             // Ranks exclude formats of a base only where there is a base.
-            let lora = (0, 2);
+            let lora = [(0, 2)];
             let is_of_adapters = one.0 != 0 && !are_compatible((0, 0), other);
-            let mut run = run_with(if is_of_adapters { &[lora] } else { &[] }).expect("a method");
+            let mut run = run_with(&lora[..usize::from(is_of_adapters)]).expect("a method");
             run.0[one.0] = one.1;
             run.0[other.0] = other.1;
             let refused = run.try_train(&run.place(), "run", Start::New, None);
