@@ -5,7 +5,7 @@
 #   scripts/soak.sh kills power_loss    some of them
 #
 #   fuzz           50 times as many damaged inputs as in the gate: 1,000 to 20,000 of each kind
-#   kills          a run is killed 200 times while it saves
+#   kills          a run is killed 200 times while it saves, and 96 fine-tunings while they are compared with their base
 #   pairs          runs that together have every pair of options: resumed, measured, exported, generated from
 #   resume         200 runs of such options are killed up to twice and resumed
 #   together       two exports to one place and two imports into one run at once, 200 rounds each
@@ -38,7 +38,7 @@ tests() {
 run() {
     case $1 in
     fuzz) TINDERBOX_FUZZ_TIMES=${TINDERBOX_FUZZ_TIMES:-50} tests damage:: ;;
-    kills) tests --ignored two_hundred_kills_keep_saved_checkpoints ;;
+    kills) tests --ignored two_hundred_kills_keep_saved_checkpoints ninety_six_killed_comparisons ;;
     pairs) tests --ignored runs_of_all_pairs ;;
     resume) tests --ignored two_hundred_killed_runs ;;
     together) tests --ignored two_hundred_concurrent_exports ;;

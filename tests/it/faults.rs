@@ -10,7 +10,7 @@ use tinderbox::data::{Corpus, OpenOptions, Tokens};
 use tinderbox::run::{Checkpoint, RunDir, RunError, Trained};
 use tinderbox::train::Start;
 
-use crate::fixtures::{Folder, Place, Ran, TEN_STEPS, copy, files, fs, set};
+use crate::fixtures::{Folder, Place, Ran, Started, TEN_STEPS, copy, files, fs, set};
 
 /// The tokenizer of a config, and the token ids of its training texts.
 pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
@@ -297,4 +297,40 @@ fn runs_of_every_version_resume() {
         let again = folder.read("run/checkpoints/step-000004/state.json");
         assert!(again.contains("\"version\": 2"), "{again}");
     }
+}
+
+/// Kills `n` fine-tunings while they compare the new model with its base, and resumes them: each ends with the same
+/// comparison, and nothing half-written stays.
+fn killed_while_comparing(n: usize) {
+    let folder = crate::finetune::folder();
+    let tuned = |run: &str, more: &[&str]| {
+        let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--run-dir", run];
+        folder.command(&[&arguments[..], &crate::finetune::SETTINGS, more].concat())
+    };
+    Ran::of(tuned("whole", &[])).exits(0);
+    let mut n_killed = 0;
+    for attempt in 0..n {
+        let run = format!("run-{attempt}");
+        let mut started = Started::of(tuned(&run, &[]));
+        started.wait_for(["base: held-out records", "base: a general text", "base: answers"][attempt % 3]);
+        n_killed += usize::from(started.kill());
+        let resumed = Ran::of(tuned(&run, &["--resume"]));
+        assert!(resumed.code == Some(0) || resumed.stderr.contains("is done"), "{}", resumed.stderr);
+        let compared = |run: &str| folder.read(&format!("{run}/before-and-after.json"));
+        assert_eq!(compared(&run), compared("whole"));
+        let mut left = files(&folder.path(&run)).into_keys();
+        assert_eq!(left.find(|path| path.extension() == Some("partial".as_ref())), None);
+    }
+    assert!(n_killed > 0, "all had ended");
+}
+
+#[test]
+fn killed_comparison_is_made_by_resume() {
+    killed_while_comparing(3);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn ninety_six_killed_comparisons_are_made() {
+    killed_while_comparing(96);
 }
