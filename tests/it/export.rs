@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tinderbox::finetune::ChatFormat;
 use tinderbox::interop::gguf::{self, TensorType};
-use tinderbox::interop::{ForeignModel, Outgoing, hf};
-use tinderbox::model::Dtype;
+use tinderbox::interop::{ForeignModel, Outgoing, hf, import_adapters};
+use tinderbox::model::tensor_file::write_as;
+use tinderbox::model::{Dtype, LazyTensor};
+use tinderbox::run::locate;
 
 use crate::fixtures::{Folder, Model, Ran, Started, bits, families, files, fs, import};
 
@@ -24,9 +27,7 @@ fn hf_round_trip_keeps_every_bit() {
         assert_eq!(back.config, came.config, "{family}");
         assert!(bits(&back) == bits(&came), "{family}");
         assert_eq!(back.tokenizer.json, came.tokenizer.json, "{family}");
-        if outgoing.family != came.family {
-            continue; // as Mistral's, whose models are Llama's
-        }
+        assert_eq!(outgoing.family, came.family);
         assert!(back.tensors.keys().eq(came.tensors.keys()), "{family}: the names are theirs");
         let config = |path: &std::path::Path| -> serde_json::Map<String, Value> {
             serde_json::from_slice(&fs::read(path.join("config.json"))).expect("an object")
@@ -41,6 +42,35 @@ fn hf_round_trip_keeps_every_bit() {
         let differing: Vec<_> = ours.iter().filter(is_other).collect();
         assert!(differing.is_empty(), "{family}: {differing:?}");
     }
+}
+
+#[test]
+fn derived_runs_keep_the_family() {
+    let folder = Folder::new();
+    // Without a partial rotation its config is Llama's, too; its layers and their names are not.
+    let model = Model::of("phi3");
+    model.set(json!({ "partial_rotary_factor": 1.0 }));
+    let run = import(&model, &folder);
+    let config = model.open().config;
+    let n_outputs = (config.n_heads + 2 * config.n_kv_heads) * config.head_dim;
+    fs::create_dir(folder.path("theirs"));
+    let layer = "base_model.model.model.layers.0.self_attn.qkv_proj.lora_";
+    let tensors = [("A", [2, config.d_model]), ("B", [n_outputs, 2])].map(|(part, shape)| {
+        let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|i| i as f32 / 64.0).collect();
+        (format!("{layer}{part}.weight"), LazyTensor::computed(shape.to_vec(), move |sink| sink(&numbers)))
+    });
+    write_as(&folder.path("theirs/adapter_model.safetensors"), &tensors.into(), Dtype::F32).expect("it can be written");
+    folder.write("theirs/adapter_config.json", r#"{"peft_type": "LORA", "lora_alpha": 4, "r": 2}"#);
+    import_adapters(&folder.path("theirs"), &run, &folder.path("tuned"), false).expect("its layers are theirs");
+    folder.succeed(&["merge", "tuned", "--run-dir", "merged"]);
+    ChatFormat::Chatml.give(&locate(&run).expect("a run"), &folder.path("chat")).expect("it is a new run");
+    for run in ["run", "tuned", "merged", "chat"] {
+        assert_eq!(Outgoing::open(&folder.path(run)).expect("it is portable").family.name(), "phi3", "{run}");
+    }
+    folder.succeed(&["export", "tuned", "--adapter", "--to", "hf", "--output", "ours"]);
+    let ours = fs::read(folder.path("ours/adapter_model.safetensors"));
+    let has = |name: &str| ours.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+    assert!(has(&format!("{layer}A.weight")) && !has("q_proj") && !has("k_proj"), "PEFT drops layers that it lacks");
 }
 
 #[test]

@@ -38,8 +38,7 @@ pub fn open_adapters(path: &Path, base: &Path) -> Result<Adapters, InteropError>
         return Ok(Adapters::of_run(path, &located.checkpoint)?);
     }
     let config = located.run.config()?;
-    let family =
-        Family::for_config(&config.model).map_err(|unsupported_keys| InteropError::NotPortable { unsupported_keys })?;
+    let family = Family::of_run(&config.model, &Checkpoint::read_state(&located.checkpoint)?)?;
     let vocab_size = located.run.tokenizer_of_model(&config)?.vocab_size();
     hf::read_adapters(path, family, &config.model, vocab_size)
 }
@@ -65,9 +64,11 @@ pub fn import_adapters(path: &Path, base: &Path, root: &Path, overwrite: bool) -
         ..FinetuneConfig::default()
     };
     let tokenizer = located.run.tokenizer()?;
+    let of_base = Checkpoint::read_state(&located.checkpoint)?;
     let state = TrainState {
         started_from: Some(path.display().to_string()),
-        tokenizer_crc32c: Checkpoint::read_state(&located.checkpoint)?.tokenizer_crc32c,
+        family: of_base.family,
+        tokenizer_crc32c: of_base.tokenizer_crc32c,
         adapter: Some(AdapterOf::new(&located.checkpoint, root, lora.clone())?),
         ..TrainState::default()
     };

@@ -23,6 +23,7 @@ pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool)
     let n_parameters = model.values().map(tinderbox_model::LazyTensor::n_numbers).sum();
     let state = TrainState {
         started_from: Some(origin.to_owned()),
+        family: Some(source.family.name().to_owned()),
         tokenizer_crc32c: Some(crc32c::crc32c(tokenizer.to_json().as_bytes())),
         ..TrainState::default()
     };

@@ -33,11 +33,10 @@ impl Outgoing {
     pub fn open(run: &Path) -> Result<Self, InteropError> {
         let located = locate(run)?;
         let config = located.run.config()?;
-        let family = Family::for_config(&config.model)
-            .map_err(|unsupported_keys| InteropError::NotPortable { unsupported_keys })?;
-        let tokenizer = located.run.tokenizer_of_model(&config)?;
         let checkpoint = Checkpoint::read(&located.checkpoint)?;
         let (parameters, state) = (checkpoint.model, checkpoint.state);
+        let family = Family::of_run(&config.model, &state)?;
+        let tokenizer = located.run.tokenizer_of_model(&config)?;
         let (run, checkpoint) = (located.run, located.checkpoint);
         Ok(Self { run, checkpoint, state, config, family, tokenizer, parameters })
     }

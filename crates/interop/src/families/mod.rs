@@ -30,6 +30,7 @@ use crate::hf::Key;
 use crate::layout::TensorNames;
 use tinderbox_model::config::{ModelConfig, RopeScaling};
 use tinderbox_model::section::Section;
+use tinderbox_train::run::TrainState;
 
 /// A model family.
 pub struct Family {
@@ -126,6 +127,15 @@ impl Family {
         let all = Self::ALL.map(|family| (family, family.unsupported_keys(config)));
         let (family, unsupported) = all.into_iter().min_by_key(|(_, keys)| keys.len()).expect("`ALL` is not empty");
         if unsupported.is_empty() { Ok(family) } else { Err(unsupported) }
+    }
+
+    /// The family of a run's model: the one that it came from, if its config still belongs to that.
+    pub(crate) fn of_run(config: &ModelConfig, state: &TrainState) -> Result<&'static Self, InteropError> {
+        let own = state.family.as_deref().and_then(Self::from_name);
+        match own.filter(|family| family.unsupported_keys(config).is_empty()) {
+            Some(family) => Ok(family),
+            None => Self::for_config(config).map_err(|unsupported_keys| InteropError::NotPortable { unsupported_keys }),
+        }
     }
 
     /// A config with the keys that the family fixes; all others have their defaults.

@@ -70,7 +70,7 @@ impl ChatFormat {
         let old = of.run.tokenizer()?;
         let (template, tokens) = self.parts();
         let tokenizer = old.with_chat_template(template, tokens, tokens[tokens.len() - 1])?;
-        let Checkpoint { mut model, .. } = Checkpoint::read(&of.checkpoint)?;
+        let Checkpoint { mut model, state, .. } = Checkpoint::read(&of.checkpoint)?;
         let (n_old, n_new) = (old.n_ids(), tokenizer.n_ids());
         let n_rows = model.get("token_embedding.weight").map_or(0, |tensor| tensor.shape()[0]).max(n_new);
         for (path, is_by_column) in [("token_embedding.weight", false), ("output.weight", true), ("output.bias", true)]
@@ -92,9 +92,8 @@ impl ChatFormat {
         stop_token_ids.sort_unstable();
         stop_token_ids.dedup();
         let state = TrainState {
-            started_from: Some(of.checkpoint.display().to_string()),
             tokenizer_crc32c: Some(crc32c::crc32c(tokenizer.to_json().as_bytes())),
-            ..TrainState::default()
+            ..TrainState::starting_from(&of.checkpoint, state)
         };
         let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
         RunDir::create_with(root, false, &config.of_model(), &tokenizer, &checkpoint)

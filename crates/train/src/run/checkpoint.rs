@@ -40,6 +40,10 @@ pub struct TrainState {
     /// `None` if they were drawn from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
+    /// The family of the model of another project that the weights came from, directly or through other runs; exports are
+    /// of this family. `None` if they were drawn from the seed, or if an older version imported them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
     /// The base and size of the adapters, if the checkpoint has only their weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterOf>,
@@ -83,6 +87,12 @@ pub enum Pending {
 }
 
 impl TrainState {
+    /// The state of a run that starts with the weights and the tokenizer of the checkpoint in `dir`, whose state is `of`.
+    pub(crate) fn starting_from(dir: &Path, of: Self) -> Self {
+        let Self { family, tokenizer_crc32c, .. } = of;
+        Self { started_from: Some(dir.display().to_string()), family, tokenizer_crc32c, ..Self::default() }
+    }
+
     /// The checkpoint that the weights of the checkpoint in `dir` come from, as it was named then; `None` if they were drawn
     /// from the seed.
     pub fn base(&self, dir: &Path) -> Option<PathBuf> {

@@ -22,11 +22,7 @@ pub fn merge(of: &Located, adapters: Option<Adapters>, root: &Path, overwrite: b
             model = adapters.merged_into(model, &table, &of.checkpoint)?;
         }
     }
-    let state = TrainState {
-        started_from: Some(of.checkpoint.display().to_string()),
-        tokenizer_crc32c: state.tokenizer_crc32c,
-        ..TrainState::default()
-    };
+    let state = TrainState::starting_from(&of.checkpoint, state);
     RunDir::create_with(
         root,
         overwrite,

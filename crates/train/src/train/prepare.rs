@@ -98,6 +98,12 @@ fn create(
     let (corpus, model) = open_parts(&mut config, parent.as_ref(), device, on_progress)?;
     let lora = config.finetune.lora().zip(parent.as_ref());
     let adapter = lora.map(|(lora, parent)| AdapterOf::new(&parent.located.checkpoint, root, lora)).transpose()?;
+    let started = match parent {
+        Some(Parent { located: Located { checkpoint, .. }, .. }) => {
+            TrainState::starting_from(&checkpoint, Checkpoint::read_state(&checkpoint)?)
+        }
+        None => TrainState::default(),
+    };
     let trainer = Trainer::new(model, &config, corpus.train_batches());
     check_not_interrupted(interrupter)?;
     let lock = RunDir::lock(root)?;
@@ -105,9 +111,8 @@ fn create(
     let state = TrainState {
         text_sha256: corpus.text_sha256.clone(),
         adapter,
-        started_from: parent.map(|parent| parent.located.checkpoint.display().to_string()),
         tokenizer_crc32c: Some(crc32c::crc32c(corpus.tokenizer.to_json().as_bytes())),
-        ..TrainState::default()
+        ..started
     };
     Ok(Prepared { dir: Some((run, lock)), ..Prepared::new(config, corpus, trainer, state) })
 }
