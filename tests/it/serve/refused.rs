@@ -114,6 +114,12 @@ fn invalid_fields_are_named() {
         host.refuse(path, valid, field, value);
     }
     host.complete(&json!({"prompt": "a", "stop": "a".repeat(256)}));
+}
+
+#[test]
+fn errors_say_the_range_of_a_field() {
+    let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
+    let text = json!({"prompt": "abc"});
     for (field, value, message) in [
         ("temperature", json!(2.5), "`temperature` = 2.5 must be a number from 0 to 2"),
         ("top_p", json!(0), "`top_p` = 0 must be a number above 0 and at most 1"),
@@ -134,6 +140,11 @@ fn invalid_fields_are_named() {
     let error = host.post("/v1/completions", &json!({"prompt": "a".repeat(33)})).error(400);
     assert_eq!(error["code"], "context_length_exceeded");
     assert_eq!(error["message"], "`prompt` has 33 tokens, and the context of `letters` holds 32");
+}
+
+#[test]
+fn values_that_change_nothing_are_accepted() {
+    let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
     let neutral = json!({
         "prompt": "abc", "suffix": null, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "user": "me",
         "logit_bias": {}, "stop": [], "stream_options": null, "n": 1,
