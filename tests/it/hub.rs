@@ -555,7 +555,7 @@ fn hostile_hubs_are_refused() {
         let folder = folder();
         let before: BTreeSet<_> = files(&folder.path("")).into_keys().collect();
         let (_, address) = Hub::with("llama").which(habit).serve();
-        // Only a silent hub meets the limit, at each attempt.
+        // Only a silent hub meets the limit, for a file at each attempt.
         let silence = if reason == SILENT { "0.05" } else { "60" };
         let ran = import(&folder, &address, &[("HF_HUB_DOWNLOAD_TIMEOUT", silence)]);
         let error = error(&ran, &folder, &address);

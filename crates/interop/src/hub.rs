@@ -316,11 +316,9 @@ impl<'a> Hub<'a> {
 
     fn info(&self, revision: &str) -> Result<Info, Failure> {
         let path = format!("api/models/{}/revision/{}?blobs=true", self.name, revision.replace('/', "%2F"));
-        let text = self.retried(|| {
-            let mut response = self.ask(&path, 0)?;
-            let body = response.body_mut().with_config().limit(LARGEST_LIST);
-            body.read_to_vec().map_err(|error| Failure::Body(Box::new(error)))
-        })?;
+        let mut response = self.ask(&path, 0)?;
+        let body = response.body_mut().with_config().limit(LARGEST_LIST).read_to_vec();
+        let text = body.map_err(|error| Failure::Body(Box::new(error)))?;
         let info: Info = serde_json::from_slice(&text).map_err(|error| Failure::Answer(format!("json: {error}")))?;
         if !is_hash(&info.sha) {
             return Err(Failure::Answer("it names no revision".to_owned()));
