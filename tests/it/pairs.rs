@@ -236,7 +236,9 @@ fn covering_runs(seed: u64) -> Vec<AnyRun> {
         let (_, chosen) = candidates.max().expect("there are candidates");
         missing.retain(|(one, other)| !(chosen.contains(one) && chosen.contains(other)));
         let mut run = AnyRun([0; OPTIONS.len()]);
-        chosen.into_iter().for_each(|(option, level)| run.0[option] = level);
+        for (option, level) in chosen {
+            run.0[option] = level;
+        }
         runs.push(run);
     }
     runs
@@ -352,15 +354,6 @@ impl AnyRun {
         outputs
     }
 
-    /// Checks that the last checkpoint of two runs and their other files without clock values are the same.
-    fn assert_same(&self, place: &Place, one: &str, other: &str) {
-        let [last, found] = [one, other].map(|run| place.run(run).last().expect("a checkpoint"));
-        for file in ["model.safetensors", "optimizer.safetensors", "state.json"] {
-            assert!(fs::read(last.join(file)) == fs::read(found.join(file)), "{other}: {file} differs");
-        }
-        place.assert_same(one, other, &["metrics.jsonl", "config.toml", "tokenizer.json", "best", "last"]);
-    }
-
     /// Checks everything that must be true of any run.
     fn check(&self) {
         let place = self.place();
@@ -372,7 +365,7 @@ impl AnyRun {
         self.train(&place, "parts", Start::New, Some(first));
         self.train(&place, "parts", Start::Resume, Some(second));
         self.train(&place, "parts", Start::Resume, None);
-        self.assert_same(&place, "whole", "parts");
+        assert_same(&place, "whole", "parts");
         let folder = Folder::new();
         let path = |name: &str| place.path(name).to_str().expect("UTF-8").to_owned();
         let whole = path("whole");
@@ -395,13 +388,22 @@ impl AnyRun {
         assert!((0.0..20_000.0).contains(&headers), "planned {planned}, and the files have {files:?}");
         // The saved config trains the same run, and the commands that the program names work.
         let trained = folder.run(&["train", &config, "--run-dir", &path("again")]).exits(0);
-        self.assert_same(&place, "whole", "again");
+        assert_same(&place, "whole", "again");
         let next = trained.stderr.lines().rev().find_map(|line| line.strip_prefix("    ")).expect("a next command");
         let words = shell_words::split(next).expect("it is quoted correctly");
         let mut command = folder.program(&words[0]);
         command.args(&words[1..]).args(["--max-new-tokens", "3"]);
         Ran::of(command).exits(0);
     }
+}
+
+/// Checks that the last checkpoint of two runs and their other files without clock values are the same.
+fn assert_same(place: &Place, one: &str, other: &str) {
+    let [last, found] = [one, other].map(|run| place.run(run).last().expect("a checkpoint"));
+    for file in ["model.safetensors", "optimizer.safetensors", "state.json"] {
+        assert!(fs::read(last.join(file)) == fs::read(found.join(file)), "{other}: {file} differs");
+    }
+    place.assert_same(one, other, &["metrics.jsonl", "config.toml", "tokenizer.json", "best", "last"]);
 }
 
 /// Checks that every place that shows the best validation loss of a run in a folder shows that of `summary`.
@@ -515,7 +517,9 @@ fn runs_of_many_pairs_of_options_keep_every_promise() {
 /// The run with these levels of options, and with the first method that they are compatible with.
 fn run_with(choices: &[Choice]) -> Option<AnyRun> {
     let mut run = AnyRun([0; OPTIONS.len()]);
-    choices.iter().for_each(|(option, level)| run.0[*option] = *level);
+    for (option, level) in choices {
+        run.0[*option] = *level;
+    }
     let is_fixed = choices.iter().any(|(option, _)| *option == 0);
     let mut methods = (0..OPTIONS[0].1.len()).filter(|method| !is_fixed || *method == run.0[0]);
     run.0[0] = methods.find(|method| choices.iter().all(|it| it.0 == 0 || are_compatible((0, *method), *it)))?;
@@ -602,7 +606,7 @@ fn two_hundred_killed_runs_resume_exactly() {
             n_kills += 1;
             n_before_checkpoints += usize::from(!place.path("killed/last").is_file());
         }
-        run.assert_same(&place, "whole", "killed");
+        assert_same(&place, "whole", "killed");
     }
     eprintln!(
         "200 runs, {n_kills} kills, {n_before_checkpoints} of them before a checkpoint; all ended with the same bytes"
