@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{InteropError, Outgoing};
 use tinderbox_model::format::{compact, grouped};
-use tinderbox_train::config::ValSplit;
+use tinderbox_train::config::{FinetuneConfig, TrainOn, ValSplit};
 use tinderbox_train::run::RunInfo;
 
 /// The card, in Markdown; `curve` is the file name of a loss plot beside it.
@@ -42,6 +42,9 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
         }
         let fraction = model.config.data.val_fraction;
         line(&match model.config.data.val_split {
+            _ if model.config.finetune.base.is_some() => {
+                format!("\nOf the records, {fraction} was kept for validation, drawn at random.\n")
+            }
             Some(ValSplit::Documents) => format!(
                 "\nOf each, {fraction} was kept for validation: of several files whole documents, of a single one the \
                  end.\n"
@@ -66,8 +69,14 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
     Ok(card)
 }
 
-/// Whether losses count the ends of documents.
+/// The tokens that the loss counts: those of answers, or of a text with or without the ends of documents.
 fn condition(model: &Outgoing) -> String {
+    let FinetuneConfig { base, train_on, .. } = &model.config.finetune;
+    if base.is_some() {
+        let counted =
+            if *train_on == TrainOn::All { "all tokens of the records" } else { "the answers and their ends" };
+        return format!("It counts {counted}.");
+    }
     let Some(end) = model.tokenizer.end_of_text() else {
         return "It does not count ends of documents: the tokenizer has no token for them.".to_owned();
     };
