@@ -193,10 +193,8 @@ impl SentencePieceModel {
                 problems.push(format!("user_defined_symbols has {symbol:?}: U+2581 in it is supported for bpe only"));
             }
         }
-        if symbols.len() > MOST_SYMBOLS && !self.normalizer.precompiled_charsmap.is_empty() {
-            let n = symbols.len();
-            let supported = format!("{MOST_SYMBOLS} are supported beside a table of characters");
-            problems.push(format!("user_defined_symbols has {n}: {supported}"));
+        if symbols.len() > MOST_SYMBOLS {
+            problems.push(format!("user_defined_symbols has {}: {MOST_SYMBOLS} are supported", symbols.len()));
         }
         problems
     }

@@ -23,7 +23,7 @@ pub(crate) struct Normalization<'a> {
     pub symbols: &'a [&'a str],
 }
 
-/// The most symbols that are kept from a table of characters: each is looked for in every text.
+/// The most symbols that are supported: each is looked for in every text.
 pub(crate) const MOST_SYMBOLS: usize = 256;
 
 /// The score of a symbol in SentencePiece's Unigram, above that of every piece.
@@ -51,7 +51,8 @@ pub(crate) fn by_scores(
         // Nothing else makes a symbol of several characters.
         "ignore_merges": normalization.symbols.iter().any(|symbol| symbol.chars().nth(1).is_some()),
     });
-    normalization.parts(bpe(tokens, settings))
+    let pre_tokenizer = normalization.isolated_symbols();
+    Ok(Parts { pre_tokenizer, ..normalization.parts(bpe(tokens, settings))? })
 }
 
 /// Unigram: a text is split into the tokens with the highest sum of scores, the logarithms of their probabilities.
@@ -90,7 +91,7 @@ impl Normalization<'_> {
         }
         Ok(Parts {
             normalizer: json!({"type": "Sequence", "normalizers": self.normalizers()?}),
-            pre_tokenizer: self.pre_tokenizer(),
+            pre_tokenizer: Value::Null,
             decoder: json!({"type": "Sequence", "decoders": decoders}),
             model,
             // The library normalizes such tokens, too, so they would begin with the space that is put before a text.
@@ -98,8 +99,8 @@ impl Normalization<'_> {
         })
     }
 
-    /// Separates the symbols from other text.
-    fn pre_tokenizer(self) -> Value {
+    /// The pre-tokenizer that keeps BPE from merging symbols with other text; Unigram has only their scores.
+    fn isolated_symbols(self) -> Value {
         if self.symbols.is_empty() {
             return Value::Null;
         }
