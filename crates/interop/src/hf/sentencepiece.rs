@@ -98,6 +98,9 @@ pub(super) fn read(folder: &Folder, config: &Map<String, Value>) -> Result<Optio
         return Err(not_whole(format!("it has {} bytes, and {LARGEST} are the most that is read", bytes.len())));
     }
     let mut model = SentencePieceModel::parse(&bytes).map_err(not_whole)?;
+    if let Some(add_space_prefix) = config.get("add_prefix_space").and_then(Value::as_bool) {
+        model.normalizer.add_dummy_prefix = add_space_prefix;
+    }
     let special = model.special();
     let problems = model.problems();
     if !problems.is_empty() {
@@ -105,9 +108,6 @@ pub(super) fn read(folder: &Folder, config: &Map<String, Value>) -> Result<Optio
     }
     for (id, (text, kind)) in added(folder, config)? {
         model.add(id, &text, kind).map_err(|problem| unsupported(vec![problem]))?;
-    }
-    if let Some(add_space_prefix) = config.get("add_prefix_space").and_then(Value::as_bool) {
-        model.normalizer.add_dummy_prefix = add_space_prefix;
     }
     let json = model.to_tokenizer().map_err(not_whole)?;
     Ok(Some(Converted { json, config: special }))
