@@ -1,12 +1,11 @@
 //! The runs whose adapters need a checkpoint. Their names are kept in a file beside its weights, so that it is not removed.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::layout::{CHECKPOINTS, CONFIG, NEEDED_BY, steps_in};
 use super::{Checkpoint, RunDir, RunError};
-use tinderbox_model::disk;
+use tinderbox_model::disk::{lock_folder, write_atomically};
 
 /// `path` as seen from the directory of the run `root`: relative if both are in one folder, so that they can be moved
 /// together.
@@ -19,13 +18,12 @@ pub(super) fn seen_from(root: &Path, path: &Path) -> PathBuf {
 /// Records that the adapters of the run `root` need the checkpoint `base`. If nothing can be written there, nothing is
 /// removed there either.
 pub(super) fn record(base: &Path, root: &Path) {
-    let file = base.join(NEEDED_BY);
     let Some(base_root) = base.ancestors().nth(2) else { return };
-    let line = format!("{}\n", seen_from(base_root, root).display());
-    let is_known = fs::read_to_string(&file).is_ok_and(|lines| lines.split_inclusive('\n').any(|known| known == line));
-    if !is_known && !disk::is_link(&file) {
-        let opened = File::options().append(true).create(true).open(&file);
-        opened.and_then(|mut file| file.write_all(line.as_bytes())).ok();
+    let (file, name) = (base.join(NEEDED_BY), seen_from(base_root, root).display().to_string());
+    let _others_wait = lock_folder(base);
+    let names = fs::read_to_string(&file).unwrap_or_default();
+    if !names.lines().any(|known| known == name) {
+        write_atomically(&file, format!("{names}{name}\n").as_bytes()).ok();
     }
 }
 
