@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -333,7 +333,10 @@ impl<'a> Hub<'a> {
         fs::create_dir_all(&blobs).map_err(Failure::Cache)?;
         let blob = blobs.join(hash);
         let lock = disk::open_lock(&blob.with_extension("lock")).map_err(Failure::Cache)?;
-        self.retried(|| lock.try_lock().map_err(|_| Failure::Busy))?;
+        self.retried(|| match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(Failure::Busy),
+            _ => Ok(()), // some network drives do not support locks
+        })?;
         if !hash_is(&blob, size, hash).unwrap_or(false) {
             let part = blob.with_extension("part");
             let path = format!("{}/resolve/{commit}/{}", self.name, encoded(&file.rfilename));
