@@ -2,7 +2,7 @@
 //!
 //! The grammars, and the tokens that may come next, are those of `llguidance`; this module translates to and from it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, thread};
 
@@ -32,6 +32,10 @@ const MAX_VALUES: usize = 4096;
 const PER_VALUE: usize = 16;
 const MAX_NAME_PATTERNS: usize = 16;
 
+/// The largest schema whose references are replaced by what they are combined with, and keywords that combine nothing.
+const MAX_EXPANDED: usize = 1 << 15;
+const ALONE: [&str; 7] = ["$defs", "definitions", "$schema", "title", "description", "default", "x-guidance"];
+
 /// The most properties of an object that counts them, for which `llguidance` lists all of them once for each of them.
 const MAX_COUNTED: usize = 64;
 
@@ -55,6 +59,7 @@ pub struct Grammar {
     rules: TopLevelGrammar,
     /// The characters of its fixed parts: names of properties, constants, the text around calls.
     characters: BTreeSet<char>,
+    schemas: Vec<Value>,
     n_values: usize,
 }
 
@@ -78,7 +83,8 @@ impl Grammar {
         let n_values = Size::of(0, [schema])?;
         let mut characters = BTreeSet::new();
         let schema = compilable(schema, &mut characters)?;
-        Ok(Self { rules: TopLevelGrammar::from_json_schema(schema), characters, n_values })
+        let rules = TopLevelGrammar::from_json_schema(schema.clone());
+        Ok(Self { rules, characters, schemas: vec![schema], n_values })
     }
 
     /// Its size, to which the memory that it needs is proportional.
@@ -95,6 +101,7 @@ impl Grammar {
         let mut characters = BTreeSet::new();
         let names: Vec<String> = (0..calls.len()).map(|i| format!("call_{i}")).collect();
         let mut rules = vec![format!("start: {}\n", names.join(" | "))];
+        let mut schemas = Vec::new();
         for (call, name) in calls.iter().zip(&names) {
             let any_object = json!({"type": "object"});
             let arguments = compilable(call.arguments.unwrap_or(&any_object), &mut characters)?;
@@ -103,8 +110,9 @@ impl Grammar {
                 "{name}: {before} arguments_of_{name} {after}\narguments_of_{name}: %json {arguments}\n"
             ));
             characters.extend(call.before.chars().chain(call.after.chars()));
+            schemas.push(arguments);
         }
-        Ok(Self { rules: TopLevelGrammar::from_lark(rules.concat()), characters, n_values })
+        Ok(Self { rules: TopLevelGrammar::from_lark(rules.concat()), characters, schemas, n_values })
     }
 }
 
@@ -182,6 +190,60 @@ impl Size {
                 None => self.add(value),
             }
         }
+    }
+}
+
+/// Refuses a schema of too many values once its references are followed; needs a large stack.
+fn check_expanded(schema: &Value) -> Result<(), String> {
+    let n_values = Expanded { root: schema, targets: HashMap::new() }.count(schema, false);
+    if n_values <= MAX_EXPANDED {
+        return Ok(());
+    }
+    Err(format!(
+        "its references, combined with other parts, repeat more than {MAX_EXPANDED} values, or are not paths such as \
+         `#/$defs/name`"
+    ))
+}
+
+/// Counts the values of a schema, with those of the references that are combined with other parts, as in an `allOf`: each
+/// combination of `llguidance` has copies of both patterns.
+struct Expanded<'a> {
+    root: &'a Value,
+    targets: HashMap<&'a str, usize>,
+}
+
+impl<'a> Expanded<'a> {
+    fn count(&mut self, value: &'a Value, is_combined: bool) -> usize {
+        match value {
+            Value::String(text) => 1 + text.len() / 64,
+            Value::Array(items) => {
+                items.iter().fold(1, |n: usize, item| n.saturating_add(self.count(item, is_combined)))
+            }
+            Value::Object(entries) => {
+                let is_combined =
+                    is_combined || entries.keys().filter(|key| !ALONE.contains(&key.as_str())).count() > 1;
+                entries.iter().fold(1, |n: usize, (key, value)| {
+                    n.saturating_add(match (key.as_str(), value) {
+                        ("$ref", Value::String(path)) if is_combined => self.target(path),
+                        ("allOf", Value::Array(parts)) => self.count(value, is_combined || parts.len() > 1),
+                        ("anyOf" | "oneOf", _) => self.count(value, is_combined),
+                        _ => self.count(value, false),
+                    })
+                })
+            }
+            _ => 1,
+        }
+    }
+
+    fn target(&mut self, path: &'a str) -> usize {
+        if let Some(known) = self.targets.get(path) {
+            return *known;
+        }
+        self.targets.insert(path, 1); // where references form a circle
+        let target = self.root.pointer(path.trim_start_matches('#'));
+        let n_values = target.map_or(usize::MAX, |target| self.count(target, true));
+        self.targets.insert(path, n_values);
+        n_values
     }
 }
 
@@ -354,13 +416,17 @@ impl Guide {
         }
         let unusable =
             |reason: &str| SchemaError(format!("the schema cannot be used: {}", cut_in_the_middle(reason, MAX_ERROR)));
-        let (of, grammar) = (vocabulary.clone(), grammar.rules.clone());
-        let compile = move || of.factory.create_parser(grammar).map(|parser| Matcher::new(Ok(parser)));
+        let (of, Grammar { rules, schemas, .. }) = (vocabulary.clone(), grammar.clone());
+        let compile = move || {
+            schemas.iter().try_for_each(check_expanded)?;
+            let parser = of.factory.create_parser(rules).map_err(|error| format!("{error:#}"))?;
+            Ok::<_, String>(Matcher::new(Ok(parser)))
+        };
         let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread::Builder::new().name("schema".to_owned()).stack_size(STACK).spawn(compile);
         let compiled = thread.map_err(|error| unusable(&error.to_string()))?.join();
         let matcher = compiled.map_err(|_| unusable("it meets a bug in llguidance"))?;
-        let matcher = matcher.map_err(|error| unusable(&format!("{error:#}")))?;
+        let matcher = matcher.map_err(|error| unusable(&error))?;
         match matcher.get_error() {
             Some(error) => Err(unusable(&error)),
             None => Ok(Self { vocabulary, matcher }),
@@ -517,7 +583,7 @@ mod tests {
     fn work_of_hostile_schemas_is_bounded() {
         // Alternatives that double at each of 60 levels, and as many levels as a schema may have.
         assert_eq!(takes(&nested(60, |next| json!({"anyOf": [next, next]})), "[1, 2]"), Some(true));
-        assert_eq!(takes(&nested(60, |next| json!({"allOf": [next, next]})), "[1, 2]"), Some(true));
+        assert_eq!(takes(&nested(8, |next| json!({"allOf": [next, next]})), "[1, 2]"), Some(true));
         assert_eq!(takes(&nested(2000, |next| next), "[1, 2]"), Some(true));
         assert_eq!(
             takes(&nested(500, |next| json!({"items": {"anyOf": [next, {"type": "null"}]}})), "[[null]]"),
@@ -538,6 +604,10 @@ mod tests {
             (json!({"patternProperties": patterns}).to_string(), "17 `patternProperties`"),
             (json!({"minProperties": 1, "properties": texts(65)}).to_string(), "64 properties"),
             (json!({"type": long}).to_string(), "cannot be used"),
+            (nested(60, |next| json!({"allOf": [next, next]})), "repeat more than 32768"),
+            (nested(60, |next| json!({"anyOf": [next, next], "type": "string"})), "repeat more than 32768"),
+            (nested(60, |next| json!({"allOf": [{"$ref": next["$ref"], "minLength": 1}, next]})), "repeat more than"),
+            (r##"{"$defs":{"a":{"$anchor":"a"}},"allOf":[{"$ref":"#a"},{"$ref":"#a"}]}"##.to_owned(), "are not paths"),
             (json!({"minLength": "é".repeat(100)}).to_string(), "a bug in llguidance"),
         ] {
             let error = guide(&Tokenizer::byte(), &schema).expect_err(part).to_string();
