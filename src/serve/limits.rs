@@ -40,7 +40,7 @@ pub(super) const MAX_OPENED: usize = 4;
 pub(super) const MAX_TEXT: usize = 1 << 20;
 /// The maximum number of conversations that wait for the chat template of a model.
 pub(super) const MAX_CHATS: usize = 16;
-/// The maximum size of all schemas in flight of a model: a compiled schema has up to 4096 values and 17 MiB.
+/// The maximum size of all schemas in flight of a model: a compiled schema has up to 4096 values, and takes some 10 MiB.
 pub(super) const MAX_SCHEMAS: usize = 1 << 15;
 pub(super) const MAX_BIAS: f64 = 100.0;
 pub(super) const MAX_STOPS: usize = 16;
