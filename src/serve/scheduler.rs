@@ -18,7 +18,7 @@ use super::format::Guided;
 use super::score::Score;
 use super::unsent::Outbox;
 use crate::config::GenerateConfig;
-use crate::generate::{Batch, End, LanguageModel, Logits, Sampler, Sequence};
+use crate::generate::{Batch, End, GenerateError, LanguageModel, Logits, Sampler, Sequence};
 use crate::tokenizer::Tokenizer;
 
 /// The maximum number of tokens of a prompt read between two tokens of the other sequences (chunked prefill).
@@ -378,7 +378,10 @@ impl Active {
         let generated = match sequence.generate(logits) {
             Ok(generated) => generated,
             Err(error) => {
-                request.send(EventKind::Failed(ApiError::failed(error.to_string())));
+                let message = error.to_string();
+                let is_of_request = matches!(error, GenerateError::NoToken(_));
+                let error = if is_of_request { ApiError::bad_request(message) } else { ApiError::failed(message) };
+                request.send(EventKind::Failed(error));
                 return None;
             }
         };

@@ -165,11 +165,8 @@ fn survive(n: usize) {
                 slowest = (began.elapsed(), schema.to_string().chars().take(200).collect());
             }
             *statuses.entry(answer.status).or_insert(0) += 1;
-            // 500 is a completion that no token may follow within the limit on the work.
-            assert!(matches!(answer.status, 200 | 400 | 500), "{schema:.1000}: {answer:?}");
             let body = &answer.body;
-            assert!(answer.status != 500 || body.contains("no token can follow"), "{schema:.1000}: {body}");
-            assert!(body.len() < 20_000, "{body:.1000}");
+            assert!(matches!(answer.status, 200 | 400) && body.len() < 20_000, "{schema}: {answer:?}");
         }
     });
     println!("{n} schemas: {statuses:?}, {n_healthy} times healthy, the slowest in {slowest:?}");
