@@ -83,20 +83,38 @@ impl ChatRenderer {
         add_generation_prompt: bool,
         variables: &Map<String, Value>,
     ) -> Result<String, RenderError> {
-        match &self.place {
+        let whole = vec![(messages.len(), add_generation_prompt)];
+        self.render_prefixes(messages, whole, variables)?.pop().expect("one prefix has one text")
+    }
+
+    /// The texts of several prefixes of a conversation, at the cost of one message to the process: the number of messages
+    /// of each, and whether the model's reply begins after them.
+    ///
+    /// # Errors
+    /// If the template is unusable; each text, if the template does not take its messages.
+    pub fn render_prefixes(
+        &self,
+        messages: &[impl Serialize],
+        prefixes: Vec<(usize, bool)>,
+        variables: &Map<String, Value>,
+    ) -> Result<Vec<Result<String, RenderError>>, RenderError> {
+        let rendered: Vec<Result<String, String>> = match &self.place {
             Place::Here(template) => {
                 let template = self.here(template)?;
-                template.render_with(messages, add_generation_prompt, variables).map_err(RenderError::Refused)
+                let render =
+                    |(n, begins_answer): (usize, bool)| template.render_with(&messages[..n], begins_answer, variables);
+                prefixes.into_iter().map(render).collect()
             }
             Place::Process { program, process } => {
                 let mut slot = process.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut process = slot.take().map_or_else(|| self.start(program), Ok)?;
-                let rendered = process.ask(&Task::Conversation { messages, add_generation_prompt, variables });
-                let rendered = rendered.map_err(RenderError::Unusable)?;
+                let reply = process.ask(&Task::Conversation { messages, prefixes, variables });
+                let reply = reply.map_err(RenderError::Unusable)?;
                 *slot = Some(process);
-                rendered.map_err(RenderError::Refused)
+                reply.map_err(RenderError::Unusable)?
             }
-        }
+        };
+        Ok(rendered.into_iter().map(|text| text.map_err(RenderError::Refused)).collect())
     }
 
     fn here<'a>(&self, template: &'a OnceLock<Result<ChatTemplate, String>>) -> Result<&'a ChatTemplate, RenderError> {

@@ -72,13 +72,17 @@ pub(super) fn program() -> Option<&'static Path> {
 pub(super) enum Task<M = Vec<Value>, V = Map<String, Value>> {
     /// Parse the template of the conversations that follow.
     Template(ChatTemplateSource),
+    /// Render these prefixes of a conversation: the number of messages, and whether a reply begins after them.
     Conversation {
         messages: M,
-        add_generation_prompt: bool,
+        prefixes: Vec<(usize, bool)>,
         variables: V,
     },
     Part(Part),
 }
+
+/// The text of each prefix, or the reason why the template refuses it; or the reason why the task cannot be done.
+type Reply = Result<Vec<Result<String, String>>, String>;
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -106,7 +110,7 @@ impl Process {
     }
 
     /// Sends a task; returns the reply, or the reason why the process ended.
-    pub(super) fn ask(&mut self, task: &impl Serialize) -> Result<Result<String, String>, String> {
+    pub(super) fn ask(&mut self, task: &impl Serialize) -> Result<Reply, String> {
         let mut reply = String::new();
         let replied = self.send(task).and_then(|()| self.replies.read_line(&mut reply));
         let reply = replied.ok().and_then(|_| serde_json::from_str(&reply).ok());
@@ -153,19 +157,22 @@ fn reply_to_lines(max_text: usize, turns: &Sender<usize>) -> Option<()> {
         let line = line.ok()?;
         turns.send(line.len()).ok()?;
         let task: Task = serde_json::from_str(&line).ok()?;
-        let reply = match task {
-            Task::Template(source) => source.parse().map(|parsed| {
+        let short = |error: String| cut_in_the_middle(&error, MAX_ERROR);
+        let reply: Reply = match task {
+            Task::Template(source) => source.parse().map_err(short).map(|parsed| {
                 template = Some(parsed);
-                String::new()
+                Vec::new()
             }),
-            Task::Conversation { messages, add_generation_prompt, variables } => {
-                template.as_ref()?.render_with(&messages, add_generation_prompt, &variables)
+            Task::Conversation { messages, prefixes, variables } => {
+                let template = template.as_ref()?;
+                let render = |(n, begins_answer): (usize, bool)| {
+                    let text = template.render_with(&messages[..n], begins_answer, &variables).map_err(short)?;
+                    let is_short = text.len() <= max_text;
+                    is_short.then_some(text).ok_or_else(|| format!("it makes more than {max_text} bytes of them"))
+                };
+                Ok(prefixes.into_iter().map(render).collect())
             }
-            Task::Part(part) => part.try_out().map(|()| String::new()),
-        };
-        let reply = match reply {
-            Ok(text) if text.len() > max_text => Err(format!("it makes more than {max_text} bytes of them")),
-            reply => reply.map_err(|error| cut_in_the_middle(&error, MAX_ERROR)),
+            Task::Part(part) => part.try_out().map_err(short).map(|()| Vec::new()),
         };
         turns.send(0).ok()?;
         io::stdout().lock().write_all((serde_json::to_string(&reply).ok()? + "\n").as_bytes()).ok()?;

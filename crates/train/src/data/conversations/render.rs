@@ -4,7 +4,7 @@
 //! rendering). This needs no marks in the template, and text before every answer, such as an empty `<think>` block,
 //! does not count.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -16,6 +16,10 @@ use tinderbox_model::tokenizer::{ChatRenderer, RenderError, Tokenizer, Tokenizer
 
 /// The most text of the prefixes of a conversation that is rendered besides the whole: each answer needs two of them.
 const MAX_RENDERED_BYTES: usize = 1 << 28;
+
+/// The most answers of a conversation, and its most bytes, whose prefixes are rendered at once.
+const MAX_ANSWERS_AT_ONCE: usize = 4;
+const MAX_BYTES_AT_ONCE: usize = 1 << 16;
 
 /// The most text that is encoded at once. A cut where the tokenizer has no safe one is far behind what is kept.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
@@ -44,6 +48,35 @@ fn cannot_be_divided(answer: usize) -> String {
          of none",
         answer + 1
     )
+}
+
+fn not_rendered(error: RenderError) -> String {
+    match error {
+        RenderError::Refused(why) => format!(
+            "does not suit the chat template: {why}\n  hint: the template of the model decides which roles may follow \
+             each other"
+        ),
+        RenderError::Unusable(why) => format!(
+            "is too much for the chat template: {why}\n  hint: remove the line if others are read, and else give the \
+             model another template"
+        ),
+    }
+}
+
+/// The prefixes of a conversation that dividing it begins with, to be rendered at once: the whole, and if it is short those
+/// before and after the first answers.
+fn first_prefixes(messages: &[Value], train_on: TrainOn) -> Vec<(usize, bool)> {
+    let is_answer = |idx: &usize| messages[*idx]["role"] == "assistant";
+    let n_bytes: usize = messages.iter().map(|message| message["content"].as_str().map_or(0, str::len)).sum();
+    let mut answers: Vec<usize> = match train_on {
+        TrainOn::All => Vec::new(),
+        TrainOn::Last => (0..messages.len()).rfind(is_answer).into_iter().collect(),
+        TrainOn::Assistant => (0..messages.len()).filter(is_answer).collect(),
+    };
+    answers.truncate(if n_bytes > MAX_BYTES_AT_ONCE { 0 } else { MAX_ANSWERS_AT_ONCE });
+    let around = answers.into_iter().flat_map(|answer| [(answer, true), (answer + 1, false)]);
+    let whole = (messages.len(), false);
+    [whole].into_iter().chain(around.filter(|prefix| *prefix != whole)).collect()
 }
 
 impl<'a> Renderer<'a> {
@@ -113,17 +146,12 @@ impl<'a> Renderer<'a> {
     ) -> Result<(Example, Option<u32>), String> {
         let variables: Map<String, Value> =
             tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
+        let prefixes = first_prefixes(messages, train_on);
+        let rendered = template.render_prefixes(messages, prefixes.clone(), &variables).map_err(not_rendered)?;
+        let mut rendered: BTreeMap<_, _> = prefixes.into_iter().zip(rendered).collect();
         self.divided(messages, train_on, |n, begins_answer| {
-            template.render(&messages[..n], begins_answer, &variables).map_err(|error| match error {
-                RenderError::Refused(why) => format!(
-                    "does not suit the chat template: {why}\n  hint: the template of the model decides which roles may \
-                     follow each other"
-                ),
-                RenderError::Unusable(why) => format!(
-                    "is too much for the chat template: {why}\n  hint: remove the line if others are read, and else give \
-                     the model another template"
-                ),
-            })
+            let known = rendered.remove(&(n, begins_answer));
+            known.unwrap_or_else(|| template.render(&messages[..n], begins_answer, &variables)).map_err(not_rendered)
         })
     }
 
