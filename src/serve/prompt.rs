@@ -126,6 +126,7 @@ const INPUT: &str = "`input` must be a text or a list of messages with `role` an
 #[allow(dead_code, reason = "some fields have only values that change nothing")]
 struct InputItem {
     role: String,
+    #[schemars(extend("anyOf" = [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]))]
     content: Value,
     #[serde(default)]
     #[schemars(extend("type" = "string", "enum" = ["message"]))]

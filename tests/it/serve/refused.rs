@@ -384,7 +384,7 @@ fn document_matches_the_accepted_values() {
     let with_stream = |field: &str, mut body: Value| {
         match field {
             "stream_options" => body["stream"] = true.into(),
-            "top_logprobs" => body["logprobs"] = true.into(),
+            "top_logprobs" if body["messages"].is_array() => body["logprobs"] = true.into(),
             _ => {}
         }
         body

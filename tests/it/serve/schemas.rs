@@ -166,7 +166,9 @@ fn survive(n: usize) {
             }
             *statuses.entry(answer.status).or_insert(0) += 1;
             let body = &answer.body;
-            assert!(matches!(answer.status, 200 | 400) && body.len() < 20_000, "{schema}: {answer:?}");
+            // Some schemas are larger than the body of a request may be.
+            let is_good = matches!(answer.status, 200 | 400 | 413) && body.len() < 20_000;
+            assert!(is_good, "{:.2000}: {body:.2000}", schema.to_string());
         }
     });
     println!("{n} schemas: {statuses:?}, {n_healthy} times healthy, the slowest in {slowest:?}");

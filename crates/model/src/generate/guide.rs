@@ -22,6 +22,9 @@ const WHITESPACE: &str = r" |\n[ \t]{0,20}";
 /// default, which an object of 256 optional properties exceeds.
 const MAX_ITEMS_PER_TOKEN: usize = 200_000;
 
+/// The limit on the items between two characters. By default 2000, which 200 alternatives exceed.
+const MAX_ITEMS_PER_ROW: usize = 5_000;
+
 /// The limits on regular expressions: the work for one token, about 10 ms, and their states, of some 2 kB each.
 const MAX_FUEL_PER_TOKEN: u64 = 100_000;
 const MAX_STATES: usize = 50_000;
@@ -370,6 +373,7 @@ impl Vocabulary {
         factory.quiet();
         let limits = factory.limits_mut();
         limits.step_max_items = MAX_ITEMS_PER_TOKEN;
+        limits.max_items_in_row = MAX_ITEMS_PER_ROW;
         limits.step_lexer_fuel = MAX_FUEL_PER_TOKEN;
         limits.max_lexer_states = MAX_STATES;
         limits.precompute_large_lexemes = false; // its time grows with the vocabulary
