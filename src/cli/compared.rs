@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::print::{print, print_json};
 use super::progress::Progress;
-use crate::config::{DataConfig, GenerateConfig};
+use crate::config::{DataConfig, GenerateConfig, PositionKind};
 use crate::data::{self, BatchSource, Records, Split, Tokens};
 use crate::format::{cut_in_the_middle, grouped, without_control};
 use crate::generate::{Generator, LanguageModel};
@@ -114,7 +114,11 @@ impl Compared {
         let device = after.config.train.device.parse()?;
         let state = Checkpoint::read_state(&after.checkpoint)?;
         let recorded = state.base(&after.checkpoint).filter(|base| base.is_dir()); // or it was moved
-        let before = Trained::open(recorded.as_deref().unwrap_or(base), Some(&device))?;
+        let mut before = Trained::open(recorded.as_deref().unwrap_or(base), Some(&device))?;
+        if before.config.model.position == PositionKind::Rope {
+            // Records may be longer than what the base was trained on.
+            before.model = before.model.with_context_length(after.config.model.context_length);
+        }
         let split = after.corpus()?.records.context("a fine-tuning has records")?;
         let batch_size = after.config.train.batch_size;
         let models = [&before, &after];

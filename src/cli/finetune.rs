@@ -216,7 +216,8 @@ fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Record
     // Only settings that decide how records are read and how many make a step.
     let of_steps = ["train.batch_size", "train.grad_accumulation_steps"];
     let sets = |set: &str, keys: &[&str]| keys.iter().any(|key| set.starts_with(key));
-    let is_of_records = |set: &&String| sets(set, &["finetune.", "data.", "generate."]) || sets(set, &of_steps);
+    let of_records = ["finetune.", "data.", "generate.", "model.context_length"];
+    let is_of_records = |set: &&String| sets(set, &of_records) || sets(set, &of_steps);
     let overrides: Vec<String> = args.overrides.iter().filter(is_of_records).cloned().collect();
     let config = config_of_records(base, &args.run, &args.data, &overrides)?;
     let tokenizer = base.run.tokenizer_of_model(&config)?;

@@ -575,6 +575,18 @@ fn derived_runs_stop_and_sample_like_their_base() {
 }
 
 #[test]
+fn records_may_be_longer_than_context_of_base() {
+    let folder = folder();
+    let record = serde_json::json!({"prompt": "is it?", "completion": "yes ".repeat(25)});
+    folder.write("long.jsonl", format!("{record}\n").repeat(8));
+    let arguments = ["finetune", "runs/base", "--data", "long.jsonl", "--set", "model.context_length=128"];
+    let said = folder.run(&[&arguments[..], &SETTINGS].concat()).exits(0).stderr;
+    assert!(said.contains("the longest has 113") && !said.contains("lose their ends"), "{said}");
+    let compared = folder.read_json("runs/base-long/before-and-after.json");
+    assert!(number(&compared["held_out_loss"][0]) > number(&compared["held_out_loss"][1]), "{compared}");
+}
+
+#[test]
 fn finetune_makes_run_for_every_command() {
     let folder = folder();
     let arguments = [&["finetune", "runs/base", "--data", "my.jsonl", "--json"][..], &SETTINGS].concat();

@@ -90,6 +90,17 @@ impl Gpt {
         self
     }
 
+    /// The same model with another context.
+    ///
+    /// # Panics
+    /// If it has learned positions, of which there is one for each.
+    #[must_use]
+    pub fn with_context_length(mut self, context_length: usize) -> Self {
+        assert!(self.position_embedding.is_none(), "learned positions end with the context");
+        self.config.context_length = context_length;
+        self
+    }
+
     /// The model's config.
     pub fn config(&self) -> &ModelConfig {
         &self.config
