@@ -470,7 +470,7 @@ fn unavailable_models_are_explained() {
     ");
     assert_snapshot!(says(Hub::default().which(Habit::Says(r#"{"sha": "", "siblings": []}"#)), &[]), @r"
     error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the answer is not the hub's: it names no revision
-      hint: check HF_ENDPOINT
+      hint: check the network and HF_ENDPOINT
     ");
     assert_snapshot!(says(Hub::with("llama"), &[("HF_HOME", "text.txt")]), @r"
     error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the cache cannot be written: Not a directory (os error 20)
@@ -538,7 +538,10 @@ fn hostile_hubs_are_refused() {
         (Answers("main", b"SSH-2.0-OpenSSH_9.6\r\n", Closes), "protocol: http parse fail"),
         (Answers("main", b"", IsSilent), SILENT),
         // Redirections.
-        (Answers(CONFIG, b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", Closes), "the answer is not"),
+        (
+            Answers(CONFIG, b"HTTP/1.1 302 Found\r\nLocation: file://localhost/etc/passwd\r\n\r\n", Closes),
+            "the answer is not",
+        ),
         (Answers(CONFIG, b"HTTP/1.1 302 Found\r\nLocation: config.json\r\n\r\n", Closes), "too many redirects"),
         (Answers(CONFIG, b"HTTP/1.1 302 Found\r\n\r\n", Closes), "missing a location header"),
         // Files that are not those of the list.
