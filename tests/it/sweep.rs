@@ -110,7 +110,7 @@ fn check_page(folder: &Folder, table: &serde_json::Value) {
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&folder.path("sweeps/tiny/sweep.html"));
-        let headings = ["What was found", "Curves", "Importance", "Settings", "The best config"];
+        let headings = ["What was found", "Curves", "Each key", "Importance", "Settings", "The best config"];
         assert_eq!(browser.texts("h2"), headings);
         let rows = browser.texts("[aria-label='The settings'] tr");
         assert_eq!(rows.len(), 1 + trials.len());
