@@ -26,6 +26,13 @@ pub(super) fn to_json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("our own types have a JSON form")
 }
 
+/// As [`to_json`], for a value whose JSON has about `n_bytes`: growing it would need as much again.
+pub(super) fn to_large_json(value: &impl Serialize, n_bytes: usize) -> String {
+    let mut json = Vec::with_capacity(n_bytes);
+    serde_json::to_writer(&mut json, value).expect("our own types have a JSON form");
+    String::from_utf8(json).expect("JSON is UTF-8")
+}
+
 /// An unpredictable number below 2^63.
 pub(super) fn random() -> u64 {
     RandomState::new().hash_one(SystemTime::now()) >> 1

@@ -11,7 +11,8 @@ use serde::{Serialize, Serializer};
 use super::calls::Call;
 use super::completion::{Completion, CompletionDelta};
 use super::error::ApiError;
-use super::http::to_json;
+use super::http::{to_json, to_large_json};
+use super::limits::MAX_UNSENT;
 use super::loaded_model::LoadedModel;
 use super::request::{Form, GenerateRequest};
 use super::responses::{self, ResponseEvents};
@@ -195,7 +196,8 @@ impl ResponseWriter {
         };
         let choices = deltas.into_iter().zip(completions).enumerate().map(choice);
         let object = if self.request.form == Form::Chat { "chat.completion" } else { "text_completion" };
-        self.body(object, choices, Some(Some(self.usage(completions))))
+        let body = self.body(object, choices, Some(Some(self.usage(completions))));
+        to_large_json(&body, (self.request.n_bytes() / 4 * 5).min(MAX_UNSENT))
     }
 
     /// Writes the events before a completion.
@@ -240,7 +242,7 @@ impl ResponseWriter {
             return;
         }
         if self.request.include_usage {
-            event(out, &self.body(self.chunk_object(), [], Some(Some(self.usage(completions)))));
+            event(out, &to_json(&self.body(self.chunk_object(), [], Some(Some(self.usage(completions))))));
         }
         event(out, "[DONE]");
     }
@@ -261,7 +263,7 @@ impl ResponseWriter {
         finish_reason: Option<&'static str>,
     ) -> String {
         let choice = ChoiceBody { index, content, logprobs, finish_reason };
-        self.body(self.chunk_object(), [choice], self.request.include_usage.then_some(None))
+        to_json(&self.body(self.chunk_object(), [choice], self.request.include_usage.then_some(None)))
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -269,15 +271,15 @@ impl ResponseWriter {
     }
 
     #[allow(clippy::option_option, reason = "a usage is absent, null or there")]
-    fn body(
+    fn body<I: IntoIterator<Item = AnyChoice>>(
         &self,
         object: &'static str,
-        choices: impl IntoIterator<Item = AnyChoice>,
+        choices: I,
         usage: Option<Option<Usage>>,
-    ) -> String {
+    ) -> Body<'_, Lazy<I::IntoIter>> {
         let GenerateRequest { id, created_unix_s, model, .. } = &self.request;
         let choices = Lazy(Cell::new(Some(choices.into_iter())));
-        to_json(&Body { id, object, created: *created_unix_s, model, choices, usage })
+        Body { id, object, created: *created_unix_s, model, choices, usage }
     }
 
     fn usage(&self, completions: &[Completion]) -> Usage {
