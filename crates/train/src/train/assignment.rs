@@ -33,6 +33,8 @@ pub struct Assignment {
 struct Head {
     config: String,
     tokenizer: String,
+    /// The companion of the tokenizer, whose chat template renders records.
+    tokenizer_config: Option<String>,
     state: TrainState,
     resumed: bool,
     /// Names and shapes of the weights and of the optimizer's running means.
@@ -57,7 +59,8 @@ impl Assignment {
         };
         let tensors = [shapes(&model), shapes(&optimizer)];
         let (config, tokenizer) = (config.to_toml(), corpus.tokenizer.to_json());
-        let head = Head { config, tokenizer, state, resumed: *resumed, tensors };
+        let tokenizer_config = corpus.tokenizer.config_json().map(str::to_owned);
+        let head = Head { config, tokenizer, tokenizer_config, state, resumed: *resumed, tensors };
         ranks.check_peers_alive()?;
         ranks.broadcast_text(&serde_json::to_string(&head).expect("plain data serializes"));
         for (key, tensor) in model.into_iter().chain(optimizer) {
@@ -79,7 +82,7 @@ impl Assignment {
             return Ok(None);
         }
         let head = ranks.broadcast_text("");
-        let Head { config, tokenizer, state, resumed, tensors } =
+        let Head { config, tokenizer, tokenizer_config, state, resumed, tensors } =
             serde_json::from_str(&head).map_err(|_| ranks.differs("version of the program"))?;
         let [model, optimizer] = tensors.map(|tensors| {
             let receive = |(name, shape): (String, Vec<usize>)| {
@@ -89,9 +92,14 @@ impl Assignment {
             };
             tensors.into_iter().map(receive).collect()
         });
+        let tokenizer =
+            Tokenizer::from_json(tokenizer, Path::new(ORIGIN)).and_then(|tokenizer| match tokenizer_config {
+                Some(json) => tokenizer.with_config(json, Path::new(ORIGIN)),
+                None => Ok(tokenizer),
+            });
         Ok(Some(Self {
             config: Config::from_toml(&config, Path::new(ORIGIN), &[])?,
-            tokenizer: Tokenizer::from_json(tokenizer, Path::new(ORIGIN)).map_err(DataError::Tokenizer)?,
+            tokenizer: tokenizer.map_err(DataError::Tokenizer)?,
             checkpoint: Checkpoint { model, optimizer, state },
             resumed,
         }))
