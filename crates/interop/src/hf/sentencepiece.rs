@@ -186,7 +186,7 @@ impl SentencePieceModel {
             problems.push(format!("the piece {:?} is of the type UNUSED: it is supported for bpe only", unused.text));
         }
         let symbols = self.symbols();
-        for symbol in &symbols {
+        for symbol in self.own_symbols() {
             if symbol.contains(' ') {
                 problems.push(format!("user_defined_symbols has {symbol:?}: symbols without a space are supported"));
             } else if method == UNIGRAM && symbol.contains(SPACE) {
@@ -199,16 +199,21 @@ impl SentencePieceModel {
         problems
     }
 
-    /// The user's tokens in the file, the longest first. SentencePiece finds them before it changes a text; the
-    /// `tokenizers` library finds added tokens so only if nothing changes the text.
+    /// The user's tokens in the file.
+    fn own_symbols(&self) -> impl Iterator<Item = &str> {
+        let own = self.tokens[..self.n_own].iter().filter(|token| token.kind == TokenKind::UserDefined);
+        own.map(|token| &*token.text)
+    }
+
+    /// The user's tokens that cannot be added tokens, the longest first. SentencePiece finds them before it changes a
+    /// text, the `tokenizers` library finds added tokens so only if nothing changes the text.
     fn symbols(&self) -> Vec<&str> {
         let NormalizerSpec { precompiled_charsmap, add_dummy_prefix, remove_extra_whitespaces, .. } = &self.normalizer;
         let is_kept = precompiled_charsmap.is_empty() && !add_dummy_prefix && !remove_extra_whitespaces;
         if is_kept && self.trainer.model_type == BPE {
             return Vec::new();
         }
-        let own = self.tokens[..self.n_own].iter().filter(|token| token.kind == TokenKind::UserDefined);
-        let mut symbols: Vec<&str> = own.map(|token| &*token.text).collect();
+        let mut symbols: Vec<&str> = self.own_symbols().collect();
         symbols.sort_by_key(|symbol| Reverse(symbol.chars().count()));
         symbols
     }
