@@ -199,6 +199,9 @@ impl Trainer {
                 continue; // fewer rows than ranks
             }
             let batch = self.data.draw(draw(micro_step, &own));
+            if batch.n_targets() == 0 {
+                continue; // the last rows of a pass over records may be other ranks'
+            }
             let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
             let loss = if let Some(preference) = &self.preference {
                 preference.loss(model, &batch, self.precision, Some(key)) / n_targets as f64

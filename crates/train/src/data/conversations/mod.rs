@@ -23,7 +23,7 @@ use super::reader::{ignore, report};
 use super::source::TextSource;
 use super::texts::shown;
 use super::{DataError, OnProgress, Purpose, Reading, Tokens};
-use crate::config::{Config, DataConfig, ModelConfig};
+use crate::config::{Config, DataConfig, ModelConfig, SyncKind};
 use tinderbox_model::tokenizer::Tokenizer;
 
 /// A record as tokens.
@@ -110,9 +110,12 @@ pub(super) fn open(
     order.sort_unstable();
     let n_val = n_held_out(places.len(), data.val_fraction);
     let held: BTreeSet<usize> = order.iter().take(n_val).map(|(_, idx)| *idx).collect();
+    // A pass ends with a whole batch, unless batches grow or ranks draw their own: then any row may be the only one.
+    let has_any_rows = config.schedule.initial_batch_size.is_some() || config.distributed.sync == SyncKind::Local;
+    let batch_size = if has_any_rows { 1 } else { train.batch_size };
     let [train, val] = [false, true].map(|is_held| {
         let places = places.iter().enumerate().filter(|(idx, _)| held.contains(idx) == is_held);
-        Examples::new(tokens.clone(), places.map(|(_, place)| *place).collect(), train.batch_size)
+        Examples::new(tokens.clone(), places.map(|(_, place)| *place).collect(), batch_size)
     });
     let train = if finetune.packing { train.packed(max_tokens) } else { train };
     let summary = Records { rows: train.n_filled_rows(), ..records };
