@@ -100,7 +100,7 @@ const OPTIONS: [(&str, &[Level]); 26] = [
         ],
     ),
     ("decay", &[("0.1", &[]), ("0", &["optimizer.weight_decay=0.0"])]),
-    ("clip", &[("1", &[]), ("0", &["optimizer.grad_clip_norm=0.0"]), ("0.01", &["optimizer.grad_clip_norm=0.01"])]),
+    ("clip", &[("0.05", &["optimizer.grad_clip_norm=0.05"]), ("none", &["optimizer.grad_clip_norm=0.0"])]),
     ("average", &[("none", &[]), ("0.7", &["optimizer.ema_decay=0.7"])]),
     (
         "schedule",
@@ -292,7 +292,7 @@ impl AnyRun {
             let companion = json!({"chat_template": TEMPLATE, "eos_token": "<|endoftext|>"});
             fs::write(place.path("base/tokenizer_config.json"), companion.to_string());
         }
-        let (animals, ages) = (["the cat", "a fox", "the old owl"], ["3", "12", "1 and 0"]);
+        let (animals, ages) = (["the cat", "a dog", "the old owl"], ["3", "12", "1 and 0"]);
         let turn = |role: &str, content: &str| json!({"role": role, "content": content});
         let record = |i: usize| match self.level("method") {
             "dpo" | "orpo" | "full orpo" => {
@@ -331,13 +331,20 @@ impl AnyRun {
 
     /// Trains in the folder `run`, until it is stopped after a step; the message if it is refused.
     fn try_train(&self, place: &Place, run: &str, start: Start, stop_after: Option<usize>) -> Result<Summary, String> {
-        let job = place.job(run, self.config(place)?, start);
-        let others = vec![job.device.clone(); usize::from(self.level("ranks") != "1")];
-        let trained = observed_on(job, &others, move |event, interrupter| match event {
-            Event::Stepped { step, .. } if Some(*step) == stop_after => interrupter.stop(None),
-            _ => {}
-        });
-        trained.map_err(|error| error.to_string())
+        let config = self.config(place)?;
+        loop {
+            let job = place.job(run, config.clone(), start);
+            let others = vec![job.device.clone(); usize::from(self.level("ranks") != "1")];
+            let trained = observed_on(job, &others, move |event, interrupter| match event {
+                Event::Stepped { step, .. } if Some(*step) == stop_after => interrupter.stop(None),
+                _ => {}
+            });
+            let trained = trained.map_err(|error| error.to_string());
+            // A process that another test starts at this moment has the lock until it begins.
+            if !trained.as_ref().is_err_and(|error| error.starts_with("another process is training")) {
+                return trained;
+            }
+        }
     }
 
     fn train(&self, place: &Place, run: &str, start: Start, stop_after: Option<usize>) -> Summary {
@@ -511,7 +518,7 @@ fn check_all(runs: &[AnyRun]) {
 
 #[test]
 fn runs_of_many_pairs_of_options_keep_every_promise() {
-    check_all(&covering_runs(49)[..24]);
+    check_all(&covering_runs(49)[..16]);
 }
 
 /// The run with these levels of options, and with the first method that they are compatible with.
