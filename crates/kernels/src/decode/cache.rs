@@ -284,7 +284,7 @@ mod tests {
         for n in (0..1000).rev().step_by(9) {
             cache.truncate(1, n);
             check(&mut cache, 1);
-            assert!(cache.bytes() <= position * (4 * n).clamp(32, 1024), "{n} positions: {} bytes", cache.bytes());
+            assert!(cache.bytes() <= position * (4 * n).clamp(64, 1024), "{n} positions: {} bytes", cache.bytes());
         }
         cache.truncate(1, 0);
         assert_eq!(cache.bytes(), 0, "a sample that is dropped gives all of it back");

@@ -208,6 +208,16 @@ fn check_expanded(schema: &Value) -> Result<(), String> {
     ))
 }
 
+/// The values of a constant, in which nothing refers to anything.
+fn count_data(value: &Value) -> usize {
+    match value {
+        Value::String(text) => 1 + text.len() / 64,
+        Value::Array(items) => items.iter().map(count_data).sum::<usize>() + 1,
+        Value::Object(entries) => entries.values().map(count_data).sum::<usize>() + 1,
+        _ => 1,
+    }
+}
+
 /// Counts the values of a schema, with those of the references that are combined with other parts, as in an `allOf`: each
 /// combination of `llguidance` has copies of both patterns.
 struct Expanded<'a> {
@@ -230,6 +240,10 @@ impl<'a> Expanded<'a> {
                         ("$ref", Value::String(path)) if is_combined => self.target(path),
                         ("allOf", Value::Array(parts)) => self.count(value, is_combined || parts.len() > 1),
                         ("anyOf" | "oneOf", _) => self.count(value, is_combined),
+                        ("const" | "enum", _) => count_data(value),
+                        ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(named)) => {
+                            named.values().fold(1, |n: usize, value| n.saturating_add(self.count(value, false)))
+                        }
                         _ => self.count(value, false),
                     })
                 })
@@ -429,8 +443,10 @@ impl Guide {
         let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread::Builder::new().name("schema".to_owned()).stack_size(STACK).spawn(compile);
         let compiled = thread.map_err(|error| unusable(&error.to_string()))?.join();
-        let matcher = compiled.map_err(|_| unusable("it meets a bug in llguidance"))?;
-        let matcher = matcher.map_err(|error| unusable(&error))?;
+        let bug = || unusable("it meets a bug in llguidance");
+        let matcher = compiled.map_err(|_| bug())?;
+        // llguidance catches its own panics.
+        let matcher = matcher.map_err(|error| if error.starts_with("panic: ") { bug() } else { unusable(&error) })?;
         match matcher.get_error() {
             Some(error) => Err(unusable(&error)),
             None => Ok(Self { vocabulary, matcher }),
