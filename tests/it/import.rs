@@ -297,7 +297,16 @@ fn sentencepiece_tokenizer_is_read() {
     assert_eq!(name(&tokenizer, tokenizer.end_of_text()).as_deref(), Some("</s>"));
     folder.succeed(&["generate", "runs/it", "--prompt", "The girl", "--max-new-tokens", "4"]);
 
-    // A GGUF file has scores, too.
+    // A GGUF file has scores, too. In llama.cpp the user's symbols have other spaces around them: it gets none.
+    let refused = folder.run(&["export", "runs/it", "--to", "gguf", "--output", "it.gguf"]).exits(1);
+    assert!(refused.stderr.contains("no pre-tokenizer like its Split"), "{}", refused.stderr);
+    let file = model.path().join("tokenizer.model");
+    let mut bytes = fs::read(&file);
+    let piece = b"\x0a\x05<sep>\x15\0\0\0\0\x18"; // the number after it is its type
+    let at = bytes.windows(piece.len()).position(|window| window == piece).expect("<sep> is a piece") + piece.len();
+    assert_eq!(std::mem::replace(&mut bytes[at], 3), 4, "CONTROL instead of USER_DEFINED");
+    fs::write(&file, bytes);
+    assert_eq!(import(path, "runs/it").encode(text).expect("any text has ids"), ids);
     folder.succeed(&["export", "runs/it", "--to", "gguf", "--output", "it.gguf"]);
     let again = import("it.gguf", "runs/again");
     assert_eq!(again.encode(text).expect("any text has ids"), ids);

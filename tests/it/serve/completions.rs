@@ -361,7 +361,7 @@ fn metrics_have_types_and_quoted_names() {
         assert!(page.lines().any(|found| found.strip_prefix("tinderbox_") == Some(line)), "{line} in\n{page}");
     }
     let n_lines = |start: &str| page.lines().filter(|line| line.starts_with(start)).count();
-    assert_eq!((n_lines("# TYPE "), n_lines("# HELP ")), (8, 8));
+    assert_eq!((n_lines("# TYPE "), n_lines("# HELP ")), (9, 9));
 }
 
 #[test]
