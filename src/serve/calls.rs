@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::{only, wrong};
-use super::format::{self, Guided};
+use super::format;
 use super::http::random;
 use super::loaded_model::LoadedModel;
+use super::scheduler::Guided;
 use crate::generate::{CallSchema, Grammar};
 
 const OPEN: &str = "<tool_call>";

@@ -95,6 +95,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    /// 503: a request took too long.
+    pub(super) fn late() -> Self {
+        Self::unavailable("the request took longer than the server allows")
+    }
+
     /// 503: the server finishes requests in progress and takes no others.
     pub(super) fn stopping() -> Self {
         Self::unavailable("the server is stopping")

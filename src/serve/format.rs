@@ -1,24 +1,15 @@
 //! `response_format`: the format of a completion, and the guide that enforces it.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ApiError;
 use super::fields::only;
 use super::loaded_model::LoadedModel;
+use super::scheduler::Guided;
 use crate::generate::{Grammar, Guide, SchemaError};
 
 /// The fields of a format with a schema. The completion is always strict.
 const SCHEMA_FORMAT: [&str; 5] = ["type", "name", "description", "schema", "strict"];
-
-/// A guide, with its share of the schemas in flight.
-#[derive(Clone, Debug)]
-pub(super) struct Guided {
-    pub(super) guide: Guide,
-    _values: Arc<OwnedSemaphorePermit>,
-}
 
 /// The guide of the format in the field `name`; `None` if any text is allowed.
 pub(super) fn guide(name: &str, format: &Value, model: &LoadedModel) -> Result<Option<Guided>, ApiError> {
@@ -73,7 +64,7 @@ pub(super) fn guide_by(name: &str, grammar: Grammar, model: &LoadedModel) -> Res
     let values = model.schemas.clone().try_acquire_many_owned(n_values);
     let values = values.map_err(|_| ApiError::busy("the schemas of other requests are as large as they may be"))?;
     let guide = Guide::new(&grammar, vocabulary).map_err(|error| refused(name, &error))?;
-    Ok(Guided { guide, _values: Arc::new(values) })
+    Ok(Guided::new(guide, values))
 }
 
 pub(super) fn refused(name: &str, error: &SchemaError) -> ApiError {

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::TensorReadError;
 use tokio::runtime::{self, Runtime};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 use super::counters::Metrics;
 use super::error::ApiError;
-use super::format::Guided;
 use super::score::Score;
 use super::unsent::Outbox;
 use crate::config::GenerateConfig;
-use crate::generate::{Batch, End, GenerateError, LanguageModel, Logits, Sampler, Sequence};
+use crate::generate::{Batch, End, GenerateError, Guide, LanguageModel, Logits, Sampler, Sequence};
 use crate::tokenizer::Tokenizer;
 
 /// The maximum number of tokens of a prompt read between two tokens of the other sequences (chunked prefill).
@@ -29,6 +29,19 @@ const KEEP_CACHED: Duration = Duration::from_mins(5);
 
 /// How often a model without active sequences looks whether a client has read.
 const PARKED: Duration = Duration::from_millis(10);
+
+/// A guide, with its share of the schemas in flight.
+#[derive(Clone, Debug)]
+pub(super) struct Guided {
+    pub(super) guide: Guide,
+    _values: Arc<OwnedSemaphorePermit>,
+}
+
+impl Guided {
+    pub(super) fn new(guide: Guide, values: OwnedSemaphorePermit) -> Self {
+        Self { guide, _values: Arc::new(values) }
+    }
+}
 
 /// The settings of the sequences of a request.
 #[derive(Clone, Debug)]
@@ -147,11 +160,6 @@ impl Queue {
 /// The thread of a model ended without an error, which only a bug can cause.
 pub(super) fn stopped() -> ApiError {
     ApiError::unavailable("the model has stopped after an internal error")
-}
-
-/// A request took too long.
-pub(super) fn late() -> ApiError {
-    ApiError::unavailable("the request took longer than the server allows")
 }
 
 /// The slots for the sequences that a model generates at once.
@@ -330,7 +338,7 @@ impl SequenceRequest {
     fn is_wanted(&self, now: Instant) -> bool {
         let is_late = now >= self.deadline;
         if is_late {
-            self.send(EventKind::Failed(late()));
+            self.send(EventKind::Failed(ApiError::late()));
         }
         !is_late && !self.events.is_closed()
     }

@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::limits::{MAX_RESERVED, REQUEST_TIME};
-use super::scheduler;
 
 /// What is reserved is a multiple of this number of bytes.
 const UNIT: usize = 1 << 10;
@@ -42,7 +41,7 @@ impl Unsent {
         }
         let n_units = u32::try_from(n_bytes.min(MAX_RESERVED) / UNIT).expect("the limit is 32 bits");
         let permit = timeout(REQUEST_TIME, self.reserved.clone().acquire_many_owned(n_units)).await;
-        let permit = permit.map_err(|_| scheduler::late())?;
+        let permit = permit.map_err(|_| ApiError::late())?;
         Ok(Some(Reserved(permit.expect("the semaphore is never closed"))))
     }
 }

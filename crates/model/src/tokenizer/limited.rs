@@ -135,6 +135,25 @@ impl Drop for Process {
     }
 }
 
+impl Part {
+    /// Tries it, in a process if [`set_program`] named the program; fails with a sentence about the tokenizer.
+    pub(super) fn check(self) -> Result<(), String> {
+        let name = match &self {
+            Self::Pattern(pattern) => format!("its pattern `{}`", cut_in_the_middle(pattern, 100)),
+            Self::Normalizer(_) => "its normalizer".to_owned(),
+            Self::Decoder(_) => "its decoder".to_owned(),
+        };
+        let tried = match program() {
+            None => self.try_out(),
+            Some(program) => {
+                let task: Task = Task::Part(self);
+                Process::start(program, Limits::default()).and_then(|mut process| process.ask(&task)?.map(|_| ()))
+            }
+        };
+        tried.map_err(|why| format!("{name} is refused: {why}"))
+    }
+}
+
 /// The main function of the process: replies to lines on standard input until they end or a limit is exceeded. Returns the
 /// exit code.
 #[must_use]

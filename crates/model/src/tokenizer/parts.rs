@@ -11,9 +11,7 @@ use serde_json::Value;
 use tokenizers::{Decoder, DecoderWrapper, NormalizedString, Normalizer, NormalizerWrapper};
 
 use super::library::caught;
-use super::limited::{Limits, Process, Task, program};
 use super::safe_splits::KNOWN_PATTERNS;
-use crate::format::cut_in_the_middle;
 
 /// The bytes of a compiled pattern: several times those of the known patterns.
 const MAX_COMPILED: usize = 1 << 20;
@@ -56,24 +54,7 @@ impl Part {
         parts
     }
 
-    /// Tries it, in a process if [`super::set_program`] named the program; fails with a sentence about the tokenizer.
-    pub(super) fn check(self) -> Result<(), String> {
-        let name = match &self {
-            Self::Pattern(pattern) => format!("its pattern `{}`", cut_in_the_middle(pattern, 100)),
-            Self::Normalizer(_) => "its normalizer".to_owned(),
-            Self::Decoder(_) => "its decoder".to_owned(),
-        };
-        let tried = match program() {
-            None => self.try_out(),
-            Some(program) => {
-                let task: Task = Task::Part(self);
-                Process::start(program, Limits::default()).and_then(|mut process| process.ask(&task)?.map(|_| ()))
-            }
-        };
-        tried.map_err(|why| format!("{name} is refused: {why}"))
-    }
-
-    /// Tries it here.
+    /// Tries it in this process, without limits: [`Part::check`] has them.
     pub(super) fn try_out(self) -> Result<(), String> {
         let tried = caught(|| match self {
             Self::Pattern(pattern) => try_pattern(&pattern),
