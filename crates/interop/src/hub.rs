@@ -480,23 +480,12 @@ fn hash_is(path: &Path, size: u64, hash: &str) -> io::Result<bool> {
     let digits = |found: &[u8]| found.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"));
     if hash.len() == 64 {
         let mut found = Sha256::new();
-        each_chunk(file, |chunk| found.update(chunk))?;
+        disk::each_chunk(file, |chunk| found.update(chunk))?;
         return Ok(digits(&found.finalize()) == hash);
     }
     let mut found = Sha1::new_with_prefix(format!("blob {size}\0"));
-    each_chunk(file, |chunk| found.update(chunk))?;
+    disk::each_chunk(file, |chunk| found.update(chunk))?;
     Ok(digits(&found.finalize()) == hash)
-}
-
-/// Passes what is read to `take`, until the end.
-fn each_chunk(mut from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match from.read(&mut buffer)? {
-            0 => return Ok(()),
-            n => take(&buffer[..n]),
-        }
-    }
 }
 
 /// Links a blob at a path of a snapshot, relative, so that the cache can be moved; on a system without links it is moved

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 const BUFFER_BYTES: usize = 1 << 18;
@@ -178,9 +178,22 @@ impl<W: Write> Write for Summed<W> {
 
 /// The CRC-32C of everything from the current position to the end of the file.
 pub fn crc32c_of(file: impl Read) -> io::Result<u32> {
-    let mut summed = Summed::new(io::sink());
-    io::copy(&mut BufReader::with_capacity(BUFFER_BYTES, file), &mut summed)?;
-    Ok(summed.crc32c)
+    let mut crc32c = 0;
+    each_chunk(file, |chunk| crc32c = crc32c::crc32c_append(crc32c, chunk))?;
+    Ok(crc32c)
+}
+
+/// Passes everything from the current position to the end of the file to `take`, for a checksum.
+pub fn each_chunk(mut file: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => take(&buffer[..n]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]

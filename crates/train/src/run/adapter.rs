@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,7 @@ use super::dependents::{record, seen_from};
 use super::layout::{MODEL, locate};
 use super::{RunError, cannot_read};
 use crate::data::hexadecimal;
+use tinderbox_model::disk;
 use tinderbox_model::generate::engine::Engine;
 use tinderbox_model::{AdapterRows, LazyTensor, Lora, Parameter, Role, TOKEN_ROWS};
 
@@ -218,14 +218,7 @@ fn set_lengths(values: &mut [f32], n_columns: usize, columns: Range<usize>, leng
 
 fn sha256_of(path: &Path) -> Result<String, RunError> {
     let mut hash = Sha256::new();
-    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(cannot_read(path))?);
-    loop {
-        let bytes = file.fill_buf().map_err(cannot_read(path))?;
-        if bytes.is_empty() {
-            return Ok(hexadecimal(&hash.finalize().into()));
-        }
-        hash.update(bytes);
-        let n = bytes.len();
-        file.consume(n);
-    }
+    let read = File::open(path).and_then(|file| disk::each_chunk(file, |chunk| hash.update(chunk)));
+    read.map_err(cannot_read(path))?;
+    Ok(hexadecimal(&hash.finalize().into()))
 }
