@@ -5,6 +5,7 @@ mod page;
 
 pub use page::sweep_page;
 
+use std::cmp::Ordering;
 use std::iter;
 
 use crate::format::{compact, counted, duration, grouped};
@@ -64,15 +65,23 @@ fn remarks(outcome: &Outcome) -> Vec<String> {
     }
     for next in &outcome.next {
         let (name, space) = (name(&next.key), &next.space);
-        remarks.push(match next.edge {
-            Some(Edge::Lowest) => {
-                format!("The best {name} is the lowest that was tried: search --space \"{space}\" next.")
-            }
-            Some(Edge::Highest) => {
-                format!("The best {name} is the highest that was tried: search --space \"{space}\" next.")
-            }
-            None => format!("Around the best {name}: --space \"{space}\"."),
-        });
+        let Some(edge) = next.edge else {
+            remarks.push(format!("Around the best {name}: --space \"{space}\"."));
+            continue;
+        };
+        let (most, end, beyond) = match edge {
+            Edge::Lowest => ("lowest", "lower", Ordering::Less),
+            Edge::Highest => ("highest", "upper", Ordering::Greater),
+        };
+        // A best value near the end of its range may have others beyond it.
+        let at = outcome.keys.iter().position(|key| *key == next.key);
+        let value = |row: &TrialRow| row.values[at?].parse::<f64>().ok();
+        let is_beyond = |row: &TrialRow| value(row).zip(value(best)).is_some_and(|(a, b)| a.total_cmp(&b) == beyond);
+        let place = match outcome.trials.iter().any(is_beyond) {
+            true => format!("near the {end} end of its range"),
+            false => format!("the {most} that was tried"),
+        };
+        remarks.push(format!("The best {name} is {place}: search --space \"{space}\" next."));
     }
     remarks
 }
@@ -154,6 +163,21 @@ mod tests {
         One seed each: --seeds 3 shows which differences are chance.
         The best learning_rate is the highest that was tried: search --space "optimizer.learning_rate=log(1e-3..1e-1)" next.
         "#);
+    }
+
+    #[test]
+    fn value_is_called_highest_only_if_no_higher_one_was_tried() {
+        for (others, said) in [
+            (["0.00801", "0.00992"], "near the upper end of its range"),
+            (["0.004", "0.0012"], "the highest that was tried"),
+        ] {
+            let mut outcome = outcome();
+            for (row, value) in outcome.trials.iter_mut().zip(iter::once("0.00721").chain(others)) {
+                value.clone_into(&mut row.values[1]);
+            }
+            let table = sweep_table(&outcome, 100);
+            assert!(table.contains(&format!("The best learning_rate is {said}: search")), "{table}");
+        }
     }
 
     #[test]
