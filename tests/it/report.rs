@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::browser::{Browser, SCREENS};
-use crate::fixtures::{Folder, files, fs, number, set};
+use crate::fixtures::{Folder, Model, files, fs, number, set};
 
 const HEADS: &str = "train.head_metrics=true";
 
@@ -199,6 +199,32 @@ fn report_shows_what_files_allow() {
     folder.write("runs/tiny/config.toml", "[model]\nnovel = 1\n");
     let (_, html) = report();
     assert!(html.contains("<tr class=\"unknown\"><th scope=\"row\">novel</th><td>1<"), "{html}");
+}
+
+#[test]
+fn report_of_imported_model_says_what_it_is() {
+    let (folder, model) = (Folder::new(), Model::of("llama"));
+    model.write("tokenizer_config.json", json!({"chat_template": "{{ messages }}"}).to_string());
+    let origin = model.path().display().to_string();
+    folder.succeed(&["import", &origin, "--run-dir", "run"]);
+    folder.succeed(&["report", "run"]);
+    let html = folder.read("run/report.html");
+    assert_eq!(headings(&html), ["Numbers", "Details", "Config"]);
+    let context = model.open().config.context_length;
+    for (name, value) in [
+        ("Family", "llama".to_owned()),
+        ("Context", format!("{context} tokens")),
+        ("Vocabulary", format!("{} tokens", model.open().vocab_size())),
+        ("Chat template", "yes".to_owned()),
+        ("Imported from", origin.clone()),
+    ] {
+        assert!(html.contains(&format!("<dt>{name}</dt><dd>{value}</dd>")), "{name}: {html}");
+    }
+    assert!(html.contains("<code>tinderbox chat run</code>") && lead(&html).contains(&origin), "{html}");
+    // Its config is that of a model: no key is unknown, and none says how it would be trained.
+    assert!(!html.contains("does not know") && !html.contains("class=\"unknown\""), "{html}");
+    let sections: Vec<&str> = html.split("<h3>[").skip(1).filter_map(|rest| Some(rest.split_once(']')?.0)).collect();
+    assert_eq!(sections, ["tokenizer", "model", "generate"]);
 }
 
 #[test]

@@ -19,7 +19,9 @@ use burn::tensor::Device;
 use crate::format::grouped;
 use crate::inspect::ScoredHeads;
 use crate::model::disk::{remove_left_over, write_atomically};
-use crate::run::{self, BeforeAndAfter, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout};
+use crate::run::{
+    self, BeforeAndAfter, Checkpoint, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout,
+};
 use crate::view::html::attention::attention_fragment;
 use crate::view::html::curves as sections;
 use crate::view::html::page;
@@ -62,9 +64,30 @@ pub struct Report {
     samples: Vec<Sample>,
     compared: Option<BeforeAndAfter>,
     config: toml::Table,
+    imported: Option<Imported>,
     measured: Option<Measured>,
     /// One line for each missing part.
     notes: Vec<String>,
+}
+
+/// A model of another project, which has no training to report.
+#[derive(Clone, Debug)]
+struct Imported {
+    family: Option<String>,
+    /// The size of its vocabulary, and whether it has a chat template.
+    tokenizer: Option<(usize, bool)>,
+}
+
+impl Imported {
+    /// The sections of its config that mean something.
+    const SECTIONS: [&str; 3] = ["tokenizer", "model", "generate"];
+
+    fn read(run: &RunDir) -> Self {
+        let state = run.last().and_then(|last| Checkpoint::read_state(&last));
+        let tokenizer = run.tokenizer().ok();
+        let tokenizer = tokenizer.map(|it| (it.vocab_size(), it.chat_template().is_some()));
+        Self { family: state.ok().and_then(|state| state.family), tokenizer }
+    }
 }
 
 impl Report {
@@ -78,6 +101,11 @@ impl Report {
         if facts.status == Status::Stopped {
             notes.extend(run::log::last_error(run).map(|why| format!("The run broke off: {why}")));
         }
+        let imported = (facts.status == Status::Imported).then(|| Imported::read(run));
+        let mut config = run::config_table(run)?;
+        if imported.is_some() {
+            config.retain(|name, _| Imported::SECTIONS.contains(&name));
+        }
         Ok(Self {
             facts,
             processes: run::processes(run)?,
@@ -85,7 +113,8 @@ impl Report {
             heads: run::head_metrics(run)?,
             samples: run::samples(run)?,
             compared: BeforeAndAfter::read(run)?,
-            config: run::config_table(run)?,
+            config,
+            imported,
             measured: None,
             notes,
         })

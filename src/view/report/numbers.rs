@@ -1,7 +1,7 @@
 //! The state of a run in a sentence, and its numbers.
 
-use super::Report;
-use crate::format::{duration, grouped, short, whole};
+use super::{Imported, Report};
+use crate::format::{duration, grouped, shell_word, short, whole};
 use crate::measure;
 use crate::run::{Curves, Status};
 use crate::view::escape::escape;
@@ -27,7 +27,10 @@ pub(super) fn lead(report: &Report) -> String {
         Status::Done => format!("Done: {steps}{on}{}", time(" in")),
         Status::Running => format!("In progress: {steps}{on}{}", time(", after")),
         Status::Stopped => format!("Stopped after {steps}{on}"),
-        Status::Imported => "Imported".to_owned(),
+        Status::Imported => {
+            let from = facts.started_from.as_ref().map_or_else(String::new, |from| format!(" from {from}"));
+            format!("Imported{from}: it was not trained here")
+        }
     }
 }
 
@@ -52,8 +55,25 @@ pub(super) fn numbers(report: &Report) -> Fragment {
 /// The secondary numbers of the run, and how it was made.
 pub(super) fn details(report: &Report) -> Fragment {
     let facts = facts(report).into_iter();
-    let facts = facts.map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value)));
-    fragment(format!("<dl class=\"facts\">\n{}</dl>\n", facts.collect::<String>()))
+    let facts = facts.map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", linked(&value)));
+    let mut body = format!("<dl class=\"facts\">\n{}</dl>\n", facts.collect::<String>());
+    if let Some(Imported { tokenizer, .. }) = &report.imported {
+        let run = shell_word(&report.facts.run);
+        let write = if tokenizer.is_some_and(|(_, has_template)| has_template) { "chat" } else { "generate" };
+        let next = ["serve", "inspect attention", write].map(|command| format!("`tinderbox {command} {run}`"));
+        body += &format!("<p>Use it: {}.</p>\n", with_code(&next.join(", ")));
+    }
+    fragment(body)
+}
+
+/// A value as HTML; a model of the Hugging Face hub as a link.
+fn linked(value: &str) -> String {
+    let shown = escape(value);
+    let model = value.strip_prefix("hf:").and_then(|name| name.split('@').next());
+    match model.map(|name| name.splitn(3, '/').take(2).collect::<Vec<_>>().join("/")) {
+        Some(model) => format!("<a href=\"https://huggingface.co/{}\">{shown}</a>", escape(&model)),
+        None => shown,
+    }
 }
 
 /// Plain text as HTML; what stands between backticks is code.
@@ -98,6 +118,12 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let peak_mib = report.processes.iter().filter_map(|process| process.peak_rss_mib).reduce(f64::max);
     let text = last.and_then(|process| Some([process.train_tokens?, process.val_tokens?].map(grouped)));
     let resumed = report.processes.len().saturating_sub(1);
+    let imported = report.imported.as_ref();
+    let tokenizer = imported.and_then(|it| it.tokenizer);
+    let context = report.config.get("model").and_then(|model| model.get("context_length")?.as_integer());
+    let context = context.filter(|_| imported.is_some()).and_then(|n| u64::try_from(n).ok());
+    let tokens = |n: u64| format!("{} tokens", grouped(n));
+    let vocabulary = last.and_then(|process| process.vocab_size).or(tokenizer.map(|(n, _)| n as u64));
     let rows = [
         ("Best checkpoint", facts.best_step.map(|step| format!("step {}", grouped(step)))),
         ("Last weights", last_weights(&report.curves)),
@@ -106,8 +132,11 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         ("Peak memory", peak_mib.map(|mib| format!("{} MiB", whole(mib)))),
         ("Device", facts.device.clone()),
         ("Text", text.map(|[train, val]| format!("{train} training and {val} validation tokens"))),
-        ("Vocabulary", last.and_then(|process| process.vocab_size).map(|n| format!("{} tokens", grouped(n)))),
-        ("Started from", facts.started_from.clone()),
+        ("Family", imported.and_then(|it| it.family.clone())),
+        ("Context", context.map(tokens)),
+        ("Vocabulary", vocabulary.map(tokens)),
+        ("Chat template", tokenizer.map(|(_, has_template)| if has_template { "yes" } else { "none" }.to_owned())),
+        (if imported.is_some() { "Imported from" } else { "Started from" }, facts.started_from.clone()),
         ("Resumed", (resumed > 0).then(|| times(resumed))),
         ("Version", last.and_then(|process| process.version.as_ref()).map(|version| format!("Tinderbox {version}"))),
     ];

@@ -70,10 +70,10 @@ fn default(config: &Table, section: &str, key: &str) -> Option<Value> {
     whole.get(section)?.get(key).cloned()
 }
 
-/// The full config that a partial one stands for, if valid.
+/// The full config that a partial one stands for, if valid. That of an imported model names no text.
 fn load(part: &Table) -> Option<Config> {
     let text = toml::to_string(part).ok()?;
-    Config::from_toml(&text, Path::new("config.toml"), &[]).ok()
+    Config::saved_from_toml(&text, Path::new("config.toml")).ok()
 }
 
 fn shown(value: &Value) -> String {

@@ -63,7 +63,12 @@ impl Config {
 
     /// Loads the config of a run, which has no text if its model was imported.
     pub fn load_saved(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&Self::read(path)?, path, &[], None, false)
+        Self::saved_from_toml(&Self::read(path)?, path)
+    }
+
+    /// Does the same as [`Config::load_saved`] with the text of a config.
+    pub fn saved_from_toml(text: &str, origin: &Path) -> Result<Self, ConfigError> {
+        Self::parse(text, origin, &[], None, false)
     }
 
     /// Does the same as [`Config::load`] with the text of a config; `origin` is its name in errors.
