@@ -128,8 +128,7 @@ fn headline(browser: &mut Browser, weights: &Value) {
     let of_query = row(weights, [layer, head_idx, query]);
     assert_eq!(strongest(&of_query, 1)[0].0, key, "{of_query:?}");
     let text = browser.texts(".telling")[0].clone();
-    let n_digits = usize::from(of_query[key] < 0.1);
-    let share = format!("gives {:.n_digits$} % of its", 100.0 * of_query[key]);
+    let share = format!("gives {} of its", percent(of_query[key]));
     assert!(text.starts_with(&format!("Head {head}: ")) && text.contains(&share), "{text}");
     let looks_there = |at: &usize| strongest(&row(weights, [layer, head_idx, *at]), 1)[0].0 == key;
     let n_after = PROMPT.len() - key - 1;
@@ -138,7 +137,24 @@ fn headline(browser: &mut Browser, weights: &Value) {
     assert_eq!(browser.texts(".flow .token.present"), [PROMPT[query..=query].to_owned()]);
     let title = browser.texts(".partners h3")[0].clone();
     assert!(title.starts_with(&format!("Head {head}: ")), "{title}");
-    assert_eq!(browser.texts(".partners .shares .number")[0], format!("{:.3}", of_query[key]));
+    assert_eq!(browser.texts(".partners .shares .number")[0], percent(of_query[key]));
+    // The lines of this token in this head are those that the tab of heads begins with.
+    tab(browser, "Heads");
+    let is_drawn = |key: &u64| of_query[*key as usize] > 0.001;
+    let mut expected: Vec<[u64; 3]> =
+        (0..=query as u64).filter(is_drawn).map(|key| [head_idx as u64, query as u64, key]).collect();
+    let mut drawn = lines(browser);
+    [&mut expected, &mut drawn].into_iter().for_each(|lines| lines.sort_unstable());
+    assert_eq!(drawn, expected);
+    tab(browser, "Text");
+    browser.press("Escape"); // releases the token
+}
+
+/// A share as pages show it: without digits after the point from 10 % on, or else with two digits.
+pub fn percent(share: f64) -> String {
+    let exponent = format!("{:.1e}", 100.0 * share).rsplit('e').next().and_then(|it| it.parse().ok());
+    let n_digits = exponent.map_or(0, |exponent: i32| usize::try_from(1 - exponent).unwrap_or(0));
+    format!("{:.*} %", if share < 0.1 { n_digits } else { 0 }, 100.0 * share)
 }
 
 /// Tokens are coloured by their weights, in both directions, and predictions are those of the lens.
@@ -167,7 +183,8 @@ fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
     let last = |token: usize| list(stages(token)).last().expect("the model's own");
     let shown = browser.texts(".guesses .shares .number");
     let top = list(&last(7)["top"]).iter();
-    let expected: Vec<String> = top.map(|it| format!("{:.3}", number(&it["probability"]))).collect();
+    let rounded = |share: f64| (share * 1e6).round() / 1e6;
+    let expected: Vec<String> = top.map(|it| percent(rounded(number(&it["probability"])))).collect();
     assert_eq!(shown, expected);
     let bars = browser.all(".chance", "Number(it.style.getPropertyValue('--share'))");
     assert_eq!(bars.len(), 10, "nothing came before the first");
@@ -195,6 +212,7 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     tab(browser, "Heads");
     let series = (0..n_heads).map(|head| json!(token(&format!("series-{head}"), theme).map(|c| c as u8)));
     assert_eq!(head_colors(browser), series.collect::<Vec<_>>());
+    browser.click(".chips > button:not(.chip)"); // all heads
     let n_lines = lines(browser).len();
     choose(browser, "Layer", 1);
     let token = ".column.query .token:nth-child(7)";

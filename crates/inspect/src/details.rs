@@ -43,10 +43,6 @@ pub struct FirstHead {
     pub query: usize,
     /// The key token with the largest weight, counted from 0.
     pub key: usize,
-    /// The two tokens in words.
-    pub query_name: String,
-    /// See [`FirstHead::query_name`].
-    pub key_name: String,
     /// Ranks pairs of different prompts; 0 if the token attends only to itself or to a sink.
     #[serde(skip)]
     pub pull: f64,
@@ -122,8 +118,7 @@ impl FirstHead {
         let [layer, head] = selection.highest(reach)?;
         let pairs = (1..prompt.len()).map(|query| (query, pull(layer, head, query)));
         let (query, (key, pull)) = pairs.max_by(|a, b| a.1.1.total_cmp(&b.1.1))?;
-        let [query_name, key_name] = [query, key].map(|at| describe(prompt, at));
-        Some(Self { layer, head, query, key, query_name, key_name, pull })
+        Some(Self { layer, head, query, key, pull })
     }
 }
 
@@ -171,8 +166,8 @@ fn sinks(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<bool> {
     tokens.map(|(at, (id, text))| at == 0 || added.contains(id) || text.trim().is_empty()).collect()
 }
 
-/// Names a token: punctuation by its name, a part of a word with its word.
-fn describe(prompt: &Prompt, at: usize) -> String {
+/// A token in words: punctuation by its name, a part of a word with its word.
+pub fn token_name(prompt: &Prompt, at: usize) -> String {
     let text = prompt.texts[at].as_str();
     let n_quotes = || prompt.texts[..at].iter().map(|text| text.matches('"').count()).sum::<usize>();
     match text.trim_matches(' ') {
@@ -209,7 +204,7 @@ mod tests {
     fn token_names_describe_punctuation_and_words() {
         let prompt = Prompt::read("\"I am,\" a\n.", &Tokenizer::byte(), 32).expect("any text encodes as bytes");
         let names = ["the opening quote", "“I”", "a blank", "the “a” of “am”", "the “m” of “am”", "the comma"];
-        let found: Vec<String> = (0..prompt.len()).map(|at| describe(&prompt, at)).collect();
+        let found: Vec<String> = (0..prompt.len()).map(|at| token_name(&prompt, at)).collect();
         assert_eq!(found[..6], names);
         assert_eq!(found[6..], ["the closing quote", "a blank", "“a”", "the line end", "the full stop"]);
     }
@@ -237,7 +232,8 @@ mod tests {
         let it = attention("I \"ab cd", [1, 2], [None, None], weight);
         let first = FirstHead::of(&it, &Tokenizer::byte(), None).expect("the prompt has several tokens");
         assert_eq!((first.layer, first.head, first.query, first.key), (0, 1, 7, 2));
-        assert_eq!((&*first.query_name, &*first.key_name), ("the “d” of “cd”", "the opening quote"));
+        let names = [first.query, first.key].map(|at| token_name(&it.prompt, at));
+        assert_eq!(names, ["the “d” of “cd”", "the opening quote"]);
         let before = heads("\"ab cd\"", [1.0, 1.0, 1.0, 0.0]);
         assert_eq!((before.layer, before.head, before.key + 1), (0, 1, before.query));
     }

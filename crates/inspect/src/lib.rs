@@ -35,7 +35,7 @@ mod vectors;
 pub use ablation::{Ablated, Ablation, Removal};
 pub use attribution::{Attribution, Component, Term};
 pub use capture::{Recording, capture};
-pub use details::{FirstHead, PromptDetails, effects, head_of_token};
+pub use details::{FirstHead, PromptDetails, effects, head_of_token, token_name};
 pub use embeddings::{ContextWord, Embeddings, Stage, WordOccurrence};
 pub use error::InspectError;
 pub use evidence::{HeadEvidence, SeenToken, Snippet};

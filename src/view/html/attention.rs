@@ -11,6 +11,7 @@ use crate::config::ModelConfig;
 use crate::format::counted;
 use crate::inspect::{
     FirstHead, HeadSelection, InspectError, LayerPrediction, PromptAttention, PromptDetails, differences, preparation,
+    token_name,
 };
 use crate::model::probe::Point;
 use crate::tokenizer::visible;
@@ -127,6 +128,8 @@ struct Data<'a> {
     tokens: &'a [String],
     /// Their actual text, for running text.
     texts: &'a [String],
+    /// The tokens in words, for sentences.
+    names: Vec<String>,
     predictions: Vec<Prediction>,
     /// The same as [`PromptDetails::effects`], for the heads shown.
     effects: Option<Vec<Vec<f64>>>,
@@ -206,6 +209,7 @@ impl<'a> Data<'a> {
         let data = Self {
             tokens: &prompt.pieces,
             texts: &prompt.texts,
+            names: (0..prompt.len()).map(|at| token_name(prompt, at)).collect(),
             predictions: all.predictions.iter().map(Prediction::new).collect(),
             effects: all.effects.as_ref().map(|effects| selection.map(|layer, head| effects[layer][head])),
             first_head: all.first_head.as_ref(),

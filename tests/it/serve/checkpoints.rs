@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use super::page::{look_around, post};
 use super::program::program;
 use super::{ask, text};
+use crate::attention_page::percent;
 use crate::browser::{Browser, Theme};
-use crate::fixtures::{Folder, list, set};
+use crate::fixtures::{Folder, list, number, set};
 
 /// A run of 40 steps with a checkpoint every 10.
 fn kept() -> Folder {
@@ -102,8 +103,30 @@ fn page_replays_checkpoints() {
     // Another tab shows another step, and stays there.
     other.visit(&at("look?prompt=The+cat&step=40"));
     other.wait_for(&shows(40));
-    browser.evaluate(&choose(2));
-    browser.wait_for(&shows(30));
+    // A chosen head and token stay the same in every checkpoint, and the sentence is about them; without a token, too.
+    let told = "document.querySelector('.telling')";
+    let choice = |browser: &mut Browser| browser.all(".telling", "[it.dataset.head, it.dataset.query]")[0].clone();
+    browser.wait_for(&format!("{told} !== null"));
+    browser.click(".small-map:last-of-type");
+    let token = if choice(&mut browser)[1] == "6" { 5 } else { 6 };
+    browser.click(&format!(".flow .token[data-token='{token}']"));
+    browser.point_away();
+    assert_eq!(choice(&mut browser), json!(["1.1", token.to_string()]));
+    for (at, key) in [(2, ""), (3, "Escape"), (2, "")] {
+        if !key.is_empty() {
+            browser.press(key);
+        }
+        let before = choice(&mut browser);
+        let query: usize = before[1].as_str().and_then(|at| at.parse().ok()).expect("a token");
+        browser.evaluate(&choose(at));
+        browser.wait_for(&shows(10 * (at + 1)));
+        let run = format!("runs/tiny/checkpoints/step-{:06}", 10 * (at + 1));
+        let weights = folder.json(&["inspect", "attention", &run, "--prompt", "The cat", "--format", "json"]);
+        let row = list(&weights["weights"][1][1][query]).iter().map(number);
+        let gives = format!("gives {} of its attention", percent(row.fold(0.0, f64::max)));
+        browser.wait_for(&format!("{told}.textContent.includes('{gives}')"));
+        assert_eq!(choice(&mut browser), before);
+    }
     assert_eq!(browser.evaluate(step), "30");
     assert_eq!(browser.texts(".checkpoint output")[0].split(',').next(), Some("step 30"));
     look_around(&mut browser, "look-step");

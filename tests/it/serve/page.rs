@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::ask;
 use super::program::program;
+use crate::attention_page::percent;
 use crate::browser::{Browser, Theme};
 use crate::fixtures::{Folder, list, number, set};
 use crate::inspect::trained;
@@ -127,7 +128,7 @@ fn look_view_switches_heads_off_and_on() {
     let [layer, head, query] = [0, 1, 2].map(|n| at[n].as_u64().expect("the value is a number") as usize);
     let mut strongest: Vec<f64> = list(&weights[layer][head][query]).iter().map(number).collect();
     strongest.sort_by(|a, b| b.total_cmp(a));
-    let strongest: Vec<String> = strongest[..5].iter().map(|weight| format!("{weight:.3}")).collect();
+    let strongest: Vec<String> = strongest[..5].iter().map(|weight| percent(*weight)).collect();
     assert_eq!(browser.texts(".partners .number"), strongest);
     // The completion of the whole model, then also that without a head, then only the first again.
     let written = "[...document.querySelectorAll('.written .text')].map((it) => it.textContent)";

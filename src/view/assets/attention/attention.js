@@ -1,7 +1,7 @@
 /** The views of a prompt behind tabs. They share one choice, which the page's address keeps. */
 page.view("attention", (section, data, list) => {
   const attention = new Attention(data, list);
-  const choice = new Choice(attention);
+  const choice = (section.choice = new Choice(attention, section.choice)); // a replay leaves it where it is
   const kinds = [TextView, HeadView, ModelView, NeuronView, SimilarityView, TopView].filter(
     (kind) => attention.hasVectors || kind !== NeuronView,
   );

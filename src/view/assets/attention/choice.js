@@ -1,19 +1,39 @@
 /** The reader's choice, which all views of a prompt share: a token kept in one view is shown by the next. */
 class Choice {
-  constructor(attention) {
-    /** Indices among the layers and heads that are shown; a previewed head is in their place for a while. */
-    this.place = attention.telling?.place ?? { layer: 0, head: 0 };
+  /** `before` is the choice in another model's attention; it stays if the text is the same. */
+  constructor(attention, before) {
+    const { telling, texts, nTokens } = attention;
+    const begun = {
+      place: telling?.place ?? { layer: 0, head: 0 },
+      side: "query",
+      kept: telling && { token: telling.query, side: "query" },
+      first: telling?.query ?? nTokens - 1,
+    };
+    const isSameText = before && before.texts.length === nTokens && texts.every((text, at) => text === before.texts[at]);
+    const { place, side, kept, first, active } = isSameText ? before : begun;
+    this.texts = texts;
+    this.chosen = place;
     this.previewed = null;
     /** The heads whose lines are drawn. */
-    this.active = new Set(attention.heads.keys());
+    this.active = active ?? new Set([place.head]);
     /** Whether the text shows whom a token looks at, "query", or who looks at it, "key". */
-    this.side = "query";
+    this.side = side;
     /** Tokens as {token, side}. */
-    this.kept = null;
+    this.kept = kept;
     this.pointed = null;
-    /** The token to begin with. */
-    this.first = attention.telling?.query ?? attention.nTokens - 1;
+    /** The token that is shown while none is kept. */
+    this.first = first;
     this.listeners = [];
+  }
+
+  /** Indices among the layers and heads that are shown; a previewed head is in their place for a while. */
+  get place() {
+    return this.chosen;
+  }
+
+  set place(place) {
+    this.chosen = place;
+    this.active = this.active.has(place.head) ? this.active : new Set([place.head]);
   }
 
   get layer() {

@@ -13,6 +13,8 @@ class Attention {
     this.tokens = data.tokens;
     /** The tokens' own text, with its blanks and line ends. */
     this.texts = data.texts;
+    /** The tokens in words. */
+    this.names = data.names;
     /** After each token: `top`, the likeliest as [text, probability], and `came`, [probability, rank] of the next. */
     this.predictions = data.predictions;
     this.telling = tellingOf(data);
@@ -139,14 +141,9 @@ class Attention {
   }
 }
 
-/** The head, the token and the token that it looks at most, with which the page opens; `null` if there are none. */
+/** The head and the token with which the page opens; `null` if there are none. */
 function tellingOf({ telling, layers, heads }) {
-  if (!telling) {
-    return null;
-  }
-  const { query, key, query_name: queryName, key_name: keyName } = telling;
-  const place = { layer: layers.indexOf(telling.layer), head: heads.indexOf(telling.head) };
-  return { place, query, key, queryName, keyName };
+  return telling && { place: { layer: layers.indexOf(telling.layer), head: heads.indexOf(telling.head) }, query: telling.query };
 }
 
 function bytesOf(text) {

@@ -47,7 +47,6 @@ class TextView {
       this.readout,
       this.heads.node,
     );
-    this.tell();
   }
 
   /** A button for a token, with the probability that it had. */
@@ -105,17 +104,20 @@ class TextView {
     return best;
   }
 
-  /** A sentence about the weights with which the page opens, made of these, and a button that leads back to them. */
+  /** A sentence about the chosen head and token, and a button that leads back to those with which the page opens. */
   tell() {
-    const { attention } = this;
-    const { telling, layers, heads } = attention;
+    const { attention, choice } = this;
+    const { telling, layers, heads, names } = attention;
+    this.lead.hidden = !telling;
     if (!telling) {
-      this.lead.hidden = true;
       return;
     }
-    const go = () => this.choice.set({ ...telling.place, pointed: null, kept: { token: telling.query, side: "query" } });
-    const { query, key, queryName, keyName } = telling;
-    const { layer, head } = telling.place;
+    const { layer, head } = choice.place;
+    const { token, side } = choice.kept ?? { token: choice.first, side: "query" };
+    const partners = side === "query" ? attention.strongest(layer, head, token, 1) : attention.admirers(layer, head, token, 1);
+    const partner = partners[0]?.[0] ?? token;
+    const [query, key] = side === "query" ? [token, partner] : [partner, token];
+    const [queryName, keyName] = [names[query], names[key]];
     const name = `${layers[layer]}.${heads[head]}`;
     const share = percent(attention.weight(layer, head, query, key));
     const whom = {
@@ -127,7 +129,10 @@ class TextView {
     if (n > 1) {
       sentences.push(`${n === nAfter ? `All ${n}` : `${n} of the ${nAfter}`} tokens after ${keyName} look at it most.`);
     }
-    this.lead.append(sentences.join(" "), " ", page.element("button", { type: "button", click: go }, "Show it"));
+    const go = () => choice.set({ place: telling.place, pointed: null, kept: { token: telling.query, side: "query" } });
+    const back = page.element("button", { type: "button", click: go }, "Show the most telling head");
+    back.hidden = query === telling.query && layer === telling.place.layer && head === telling.place.head;
+    this.lead.replaceChildren(sentences.join(" "), " ", back);
     page.set(this.lead, { "data-head": name, "data-query": query, "data-key": key });
   }
 
@@ -155,6 +160,7 @@ class TextView {
       node.classList.toggle("masked", !isSeen);
       page.set(node, { "aria-pressed": String(other === choice.kept?.token) });
     });
+    this.tell();
     this.heads.update();
     this.readout.replaceChildren(this.partners(token, isQuery), this.guesses(token));
   }
@@ -197,7 +203,7 @@ function shares(items) {
   const rows = items.flatMap(([name, share]) => {
     const bar = page.element("span", { class: "share" }, page.element("i"));
     bar.firstChild.style.width = `${100 * share}%`;
-    return [name, bar, page.element("span", { class: "number" }, share.toFixed(3))];
+    return [name, bar, page.element("span", { class: "number" }, percent(share))];
   });
   return page.element("div", { class: "shares" }, ...rows);
 }
