@@ -131,6 +131,20 @@ pub fn peak_rss_mib() -> Option<f64> {
     }
 }
 
+/// The processor time of this process; `None` if the system does not report it.
+pub fn cpu_time() -> Option<Duration> {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{UsageWho, getrusage};
+        use nix::sys::time::TimeValLike;
+        let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+        let time = usage.user_time() + usage.system_time();
+        time.num_microseconds().try_into().ok().map(Duration::from_micros)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
 /// A size in this process's status file, in MiB; `None` on a system without `/proc`.
 fn status_mib(key: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -168,6 +182,13 @@ mod tests {
         // For an even number of values the median is the upper one.
         assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 3.0).abs() < f64::EPSILON);
         assert!(median(&[]).abs() < f64::EPSILON);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn processor_time_grows_with_work() {
+        let began = cpu_time().expect("Unix reports it");
+        while cpu_time().expect("Unix reports it") == began {}
     }
 
     #[cfg(target_os = "linux")]

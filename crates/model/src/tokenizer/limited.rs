@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::chat_template::ChatTemplateSource;
 use super::parts::Part;
 use crate::format::cut_in_the_middle;
-use crate::measure::rss_mib;
+use crate::measure::{cpu_time, rss_mib};
 
 /// The argument with which the program calls [`work_within_limits`].
 pub const WITHIN_LIMITS: &str = "within-limits";
@@ -30,6 +30,9 @@ const TOO_LARGE: u8 = 4;
 /// The maximum length of an error in characters; templates can raise their own.
 const MAX_ERROR: usize = 1000;
 
+/// How long a task may wait for a processor.
+const MAX_WAIT: Duration = Duration::from_mins(1);
+
 /// How often the limits are checked during a task.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -39,7 +42,7 @@ const MEMORY_PER_BYTE: f64 = 16.0;
 /// The limits of the process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// The time of a task.
+    /// The processor time of a task.
     pub time: Duration,
     /// The memory of the process, besides 16 bytes for each byte of a conversation.
     pub memory_mib: u32,
@@ -164,7 +167,7 @@ pub fn work_within_limits() -> u8 {
     let (sender, turns) = channel();
     let worker = thread::Builder::new().stack_size(limits.stack);
     match worker.spawn(move || reply_to_lines(limits.text, &sender)) {
-        Ok(_) => watch(&turns, limits), // the thread ends with the process
+        Ok(_) => watch(&turns, limits, cpu_time), // the thread ends with the process
         Err(_) => TOO_LARGE,
     }
 }
@@ -199,15 +202,17 @@ fn reply_to_lines(max_text: usize, turns: &Sender<usize>) -> Option<()> {
     Some(())
 }
 
-/// Waits until `turns` ends or a turn exceeds a limit; returns the exit code.
-fn watch(turns: &Receiver<usize>, limits: Limits) -> u8 {
+/// Waits until `turns` ends or a turn exceeds a limit; returns the exit code. Where there is no `clock` of the processor,
+/// waiting counts as work.
+fn watch(turns: &Receiver<usize>, limits: Limits, clock: impl Fn() -> Option<Duration>) -> u8 {
     let mut longest = 0;
     while let Ok(n_bytes) = turns.recv() {
-        let since = Instant::now();
+        let (since, began) = (Instant::now(), clock());
         longest = longest.max(n_bytes); // its memory may still be held
         let memory_mib = f64::from(limits.memory_mib) + longest as f64 * MEMORY_PER_BYTE / f64::from(1 << 20);
         while turns.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            if since.elapsed() > limits.time {
+            let worked = clock().zip(began).map_or_else(|| since.elapsed(), |(now, began)| now.saturating_sub(began));
+            if worked > limits.time || since.elapsed() > limits.time + MAX_WAIT {
                 return TOO_SLOW;
             }
             if rss_mib().is_some_and(|rss| rss > memory_mib) {
@@ -216,4 +221,29 @@ fn watch(turns: &Receiver<usize>, limits: Limits) -> u8 {
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn time_of_a_task_is_that_of_the_processor() {
+        for (worked_ms, expected) in [(0, 0), (1, TOO_SLOW)] {
+            let (sender, turns) = channel();
+            sender.send(1).unwrap();
+            let (sender, n_checks) = (Cell::new(Some(sender)), Cell::new(0));
+            let clock = || {
+                n_checks.set(n_checks.get() + 1);
+                if n_checks.get() == 4 {
+                    sender.take().expect("it is sent once").send(0).unwrap();
+                }
+                Some(Duration::from_millis(worked_ms * n_checks.get()))
+            };
+            let limits = Limits { time: Duration::ZERO, memory_mib: u32::MAX, ..Limits::default() };
+            assert_eq!(watch(&turns, limits, clock), expected);
+        }
+    }
 }
