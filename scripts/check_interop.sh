@@ -2,11 +2,13 @@
 # Compares Tinderbox with transformers, llama.cpp, gguf-py and mistral.rs, on a real model and on its own runs.
 #
 #     scripts/check_interop.sh                 # everything, in about half an hour on two cores
-#     scripts/check_interop.sh model runs      # only these parts: model, quantized, runs, engines, speed
+#     scripts/check_interop.sh model runs      # only these parts: model, quantized, runs, pairs, engines, speed
 #
 # model:   SmolLM2-135M-Instruct, as GGUF and as a folder: logits, ids, round trip
 # quantized: the same model in every quantized GGUF type: tensors, and next tokens against llama.cpp
 # runs:    runs of characters, bytes and BPE in each portable family, exported to transformers and llama.cpp
+# pairs:   runs with every pair of options, of `tests/it/pairs.rs`: their losses in transformers and llama.cpp; built and
+#          trained once, in minutes
 # engines: exported GGUF files in gguf-py and mistral.rs
 # speed:   of import and export, and of generation against llama.cpp; run nothing else meanwhile
 #
@@ -41,5 +43,10 @@ if [ -z "${BUILT:-}" ]; then
     cargo build --release --locked
     cargo build --release --locked --example logits
     export BUILT=${CARGO_TARGET_DIR:-target}/release
+fi
+if [[ " ${*:-pairs} " == *" pairs "* && ! -e $work/pairs ]]; then
+    mkdir "$work/pairs"
+    TINDERBOX_KEEP_EXPORTS=$(realpath "$work/pairs") cargo test --release --locked --test it -- --ignored \
+        runs_of_all_pairs_of_options
 fi
 exec "$venv/bin/python" scripts/interop/check.py "$work" "$@"

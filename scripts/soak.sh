@@ -6,7 +6,7 @@
 #
 #   fuzz           50 times as many damaged inputs as in the gate: 1,000 to 20,000 of each kind
 #   kills          a run is killed 200 times while it saves, and 96 fine-tunings while they are compared with their base
-#   pairs          runs that together have every pair of options: resumed, measured, exported, generated from
+#   pairs          runs that together have every pair of options: resumed, measured, exported, generated from, planned
 #   resume         200 runs of such options are killed up to twice and resumed
 #   together       two exports to one place and two imports into one run at once, 200 rounds each
 #   plans          2,000 configs with extreme values are planned or refused

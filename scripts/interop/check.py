@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import transformers
 
+import any_runs
 import engines
 import own_runs
 import quantized
@@ -17,7 +18,7 @@ import real_model
 import speed
 from common import THREADS, Bars
 
-PARTS = ("model", "quantized", "runs", "engines", "speed")
+PARTS = ("model", "quantized", "runs", "pairs", "engines", "speed")
 
 
 def main():
@@ -37,6 +38,8 @@ def main():
         bars.attempt("quantised GGUF files", "as gguf-py and llama.cpp", quantized.check, bars, work)
     if "runs" in parts:
         own_runs.check(bars, work)
+    if "pairs" in parts:
+        any_runs.check(bars, work)
     if "engines" in parts:
         bars.attempt("other readers of GGUF", "read", engines.check, bars, work, run)
     if "speed" in parts:

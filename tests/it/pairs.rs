@@ -10,8 +10,10 @@ use std::thread;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
+use tinderbox::config::reference::with_every_key;
 use tinderbox::config::{Base, Config, GenerateConfig, ModelConfig};
+use tinderbox::data::{BatchSource, open_text};
 use tinderbox::finetune::ChatFormat;
 use tinderbox::generate::{Generator, LanguageModel};
 use tinderbox::model::Gpt;
@@ -22,7 +24,7 @@ use tinderbox::train::{Event, Start, Summary};
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
 use crate::devices::{ndarray, wgpu};
-use crate::fixtures::{Folder, Place, Ran, copy, expect_close, files, fs, host, list, number, observed_on};
+use crate::fixtures::{Folder, Place, Ran, copy, expect_close, files, fs, host, list, number, observed_on, set, text};
 use crate::optimizers::check_muon;
 use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
 
@@ -30,7 +32,7 @@ use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
 type Level = (&'static str, &'static [&'static str]);
 
 /// The options of a run with their levels, the default first.
-const OPTIONS: [(&str, &[Level]); 26] = [
+const OPTIONS: [(&str, &[Level]); 27] = [
     (
         "method",
         &[
@@ -39,7 +41,7 @@ const OPTIONS: [(&str, &[Level]); 26] = [
             ("lora", &[]),
             ("dora", &["finetune.method=\"dora\""]),
             ("dpo", &[]),
-            ("orpo", &["finetune.preference=\"orpo\""]),
+            ("orpo", &["finetune.preference=\"orpo\"", "finetune.beta=0.3"]),
             ("full orpo", &["finetune.preference=\"orpo\"", "finetune.method=\"full\""]),
         ],
     ),
@@ -48,7 +50,44 @@ const OPTIONS: [(&str, &[Level]); 26] = [
         &[
             ("gpt2", &[]),
             ("llama", &[ROPE, RMS_NORM, SWIGLU]),
+            ("qwen2", &[ROPE, RMS_NORM, SWIGLU, "model.qkv_bias=true"]),
             ("qwen3", &[ROPE, RMS_NORM, SWIGLU, "model.qk_norm=true"]),
+            (
+                "yarn",
+                &[
+                    ROPE,
+                    RMS_NORM,
+                    SWIGLU,
+                    "model.qk_norm=true",
+                    "model.rope_scaling={kind=\"yarn\", factor=4.0, original_context_length=8}",
+                ],
+            ),
+            ("smollm3", &[ROPE, RMS_NORM, SWIGLU, "model.rope_layers=[true, false]", "model.rope_theta=500.0"]),
+            (
+                "granite",
+                &[
+                    ROPE,
+                    RMS_NORM,
+                    SWIGLU,
+                    "model.embedding_scale=12.0",
+                    "model.residual_scale=0.22",
+                    "model.logit_scale=0.125",
+                    "model.attention_scale=0.0625",
+                ],
+            ),
+            (
+                "gemma2",
+                &[
+                    ROPE,
+                    RMS_NORM,
+                    "model.mlp=\"geglu\"",
+                    "model.post_norm=true",
+                    "model.attention_window=[5, 0]",
+                    "model.attention_softcap=2.0",
+                    "model.logit_softcap=8.0",
+                    "model.embedding_scale=4.0",
+                ],
+            ),
             (
                 "gemma3",
                 &[
@@ -75,7 +114,16 @@ const OPTIONS: [(&str, &[Level]); 26] = [
                 ],
             ),
             ("gpt_neox", &[ROPE, "model.rotary_fraction=0.5", "model.parallel_residual=true", "model.bias=true"]),
-            ("none", &["model.value_residual=true", "model.embedding_skip=true", "model.norm_weights=false"]),
+            (
+                "none",
+                &[
+                    "model.value_residual=true",
+                    "model.embedding_skip=true",
+                    "model.norm_weights=false",
+                    "model.zero_init_projections=true",
+                    "model.head_dim=12",
+                ],
+            ),
         ],
     ),
     ("heads", &[("2", &[]), ("4 on 2", &["model.n_heads=4", "model.n_kv_heads=2"])]),
@@ -96,9 +144,18 @@ const OPTIONS: [(&str, &[Level]); 26] = [
             ("adamw", &[]),
             ("muon", &[MUON]),
             ("normuon", &[MUON, "optimizer.normuon_beta2=0.9", "optimizer.newton_schulz=\"polar_express\""]),
-            ("muon alone", &[MUON, "optimizer.muon_momentum=0.0", "optimizer.newton_schulz_steps=4"]),
+            (
+                "muon alone",
+                &[
+                    MUON,
+                    "optimizer.muon_momentum=0.0",
+                    "optimizer.newton_schulz_steps=4",
+                    "optimizer.muon_learning_rate=0.01",
+                ],
+            ),
         ],
     ),
+    ("betas", &[("0.9, 0.99", &[]), ("0.8, 0.95", &["optimizer.betas=[0.8, 0.95]"])]),
     ("decay", &[("0.1", &[]), ("0", &["optimizer.weight_decay=0.0"])]),
     ("clip", &[("0.05", &["optimizer.grad_clip_norm=0.05"]), ("none", &["optimizer.grad_clip_norm=0.0"])]),
     ("average", &[("none", &[]), ("0.7", &["optimizer.ema_decay=0.7"])]),
@@ -123,7 +180,14 @@ const OPTIONS: [(&str, &[Level]); 26] = [
     ("accumulation", &[("1", &[]), ("2", &["train.grad_accumulation_steps=2"])]),
     ("replacement", &[("with", &[]), ("without", &["train.with_replacement=false"])]),
     ("views", &[("none", &[]), ("heads and samples", &["train.head_metrics=true", "train.sample_tokens=9"])]),
-    ("ranks", &[("1", &[]), ("2", &[]), ("2 local", &["distributed.sync=\"local\"", "distributed.local_steps=2"])]),
+    (
+        "ranks",
+        &[
+            ("1", &[]),
+            ("2", &[]),
+            ("2 local", &["distributed.sync=\"local\"", "distributed.local_steps=2", "distributed.outer_momentum=0.5"]),
+        ],
+    ),
     ("packing", &[("no", &[]), ("yes", &["finetune.packing=true"])]),
     (
         "base weights",
@@ -149,6 +213,35 @@ const ROPE: &str = "model.position=\"rope\"";
 const RMS_NORM: &str = "model.norm=\"rms_norm\"";
 const SWIGLU: &str = "model.mlp=\"swiglu\"";
 const MUON: &str = "optimizer.kind=\"muon\"";
+
+/// Keys that are no options here: sizes, rates and intervals that every run has, and what other tests vary.
+const OTHER_KEYS: [&str; 25] = [
+    "tokenizer.path",
+    "model.context_length",
+    "model.d_model",
+    "model.n_layers",
+    "model.d_ff",
+    "model.norm_eps",
+    "model.vocab_size",
+    "train.seed",
+    "train.device",
+    "train.batch_size",
+    "train.log_interval",
+    "train.eval_batches",
+    "train.checkpoint_interval",
+    "train.keep_checkpoints",
+    "train.sample_prompt",
+    "train.skip_non_finite",
+    "train.early_stopping_patience",
+    "train.tensorboard",
+    "optimizer.learning_rate",
+    "schedule.warmup_steps",
+    "finetune.base",
+    "finetune.max_tokens",
+    "distributed.outer_learning_rate",
+    "distributed.gradient_dtype",
+    "distributed.timeout_s",
+];
 
 /// The options of the model, which a fine-tuning inherits from its base.
 const INHERITED: std::ops::Range<usize> = 1..5;
@@ -377,32 +470,78 @@ impl AnyRun {
         let path = |name: &str| place.path(name).to_str().expect("UTF-8").to_owned();
         let whole = path("whole");
         check_losses(&folder, &whole, &path(""), &summary);
-        check_texts(&place.path("whole"));
-        check_exports(&folder, &whole);
+        check_texts(&folder, &whole);
+        self.check_exports(&folder, &whole);
         if self.level("ranks") != "1" {
             return;
         }
         let config = path("whole/config.toml");
-        let planned = folder.json(&["plan", &config, "--no-measure", "--json"]);
+        let plan = folder.json(&["plan", &config, "--no-measure", "--json"]);
         let last = place.run("whole").last().expect("a checkpoint");
         let files = ["model.safetensors", "optimizer.safetensors"].map(|file| fs::read(last.join(file)).len());
-        let of_text = |file: &str| number(&planned["disk"][file]);
+        let of_text = |file: &str| number(&plan["disk"][file]);
         let planned = match self.is_tuned() {
-            true => number(&planned["checkpoint_bytes"]), // without headers
+            true => number(&plan["checkpoint_bytes"]), // without headers
             false => of_text("model") + of_text("optimizer"),
         };
         let headers = (files[0] + files[1]) as f64 - planned;
         assert!((0.0..20_000.0).contains(&headers), "planned {planned}, and the files have {files:?}");
         // The saved config trains the same run, and the commands that the program names work.
-        let trained = folder.run(&["train", &config, "--run-dir", &path("again")]).exits(0);
+        let trained = folder.run(&["train", &config, "--run-dir", &path("again"), "--json"]).exits(0);
         assert_same(&place, "whole", "again");
+        // Nearly all of it is the program; `runs_of_all_pairs_need_planned_memory` has larger models.
+        let peak = serde_json::from_str::<Value>(&trained.stdout).expect("JSON")["peak_rss_mib"].as_f64();
+        if let (Some(planned), Some(peak)) = (plan["memory"]["peak"].as_f64(), peak) {
+            assert!((0.3..1.3).contains(&(peak / planned * MIB)), "{peak} MiB, and {planned} bytes were planned");
+        }
         let next = trained.stderr.lines().rev().find_map(|line| line.strip_prefix("    ")).expect("a next command");
         let words = shell_words::split(next).expect("it is quoted correctly");
         let mut command = folder.program(&words[0]);
         command.args(&words[1..]).args(["--max-new-tokens", "3"]);
         Ran::of(command).exits(0);
     }
+
+    /// Checks that exports in both formats are the model of the run, as files and imported, or refused with a reason.
+    /// Keeps them for `scripts/interop/any_runs.py`, if `TINDERBOX_KEEP_EXPORTS` names a folder.
+    fn check_exports(&self, folder: &Folder, run: &str) {
+        let loss = |run: &str| number(&folder.json(&["eval", run, "--text", "text.txt", "--json"])["loss"]);
+        let own = loss(run);
+        for (format, output) in [("hf", "out"), ("gguf", "out.gguf")] {
+            let exported = folder.run(&["export", run, "--to", format, "--output", output]);
+            if exported.code != Some(0) {
+                assert!(exported.stderr.contains("hint") || exported.stderr.contains("model."), "{}", exported.stderr);
+                continue;
+            }
+            let imported = format!("imported-{format}");
+            folder.succeed(&["import", output, "--run-dir", &imported]);
+            for run in [run, &imported] {
+                folder.succeed(&["verify", run, "--against", output]);
+            }
+            let found = loss(&imported);
+            assert!((found - own).abs() < 2e-5, "{found} after {format}, and {own} before");
+            if format == "hf" {
+                let best = number(&list(&folder.json(&["runs", run, "--json"]))[0]["val_loss"]);
+                assert!(
+                    folder.read("out/README.md").contains(&format!("{best:.4}")),
+                    "the card does not show {best:.4}"
+                );
+            }
+        }
+        if let Some(kept) = std::env::var_os("TINDERBOX_KEEP_EXPORTS") {
+            static N: AtomicUsize = AtomicUsize::new(0);
+            folder.write("short.txt", &text()[..200]);
+            let Trained { config, tokenizer, .. } = Trained::open(Path::new(run), None).expect("it opens");
+            let tokens = open_text(&folder.path("short.txt"), &config.data, &tokenizer).expect("the text is known");
+            let windows = tokens.windows(config.model.context_length, 1).map(|it| (it.inputs, it.targets));
+            let loss = number(&folder.json(&["eval", run, "--text", "short.txt", "--json"])["loss"]);
+            let windows = json!({"name": self.name(), "loss": loss, "windows": windows.collect::<Vec<_>>()});
+            folder.write("windows.json", windows.to_string());
+            copy(&folder.path(""), &Path::new(&kept).join(N.fetch_add(1, Ordering::Relaxed).to_string()));
+        }
+    }
 }
+
+const MIB: f64 = 1_048_576.0;
 
 /// Checks that the last checkpoint of two runs and their other files without clock values are the same.
 fn assert_same(place: &Place, one: &str, other: &str) {
@@ -432,44 +571,23 @@ fn check_losses(folder: &Folder, run: &str, runs: &str, summary: &Summary) {
     assert!(folder.read("report.html").contains(&format!("{best:.4}")), "the report does not show {best:.4}");
 }
 
-/// Checks that the engine and the tensors complete prompts alike.
-fn check_texts(run: &Path) {
-    let trained = Trained::open(run, None).expect("it opens");
+/// Checks that the engine, the tensors and the server complete prompts alike.
+fn check_texts(folder: &Folder, run: &str) {
+    let trained = Trained::open(Path::new(run), None).expect("it opens");
     let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 12, ..trained.config.generate };
     let write = |model: LanguageModel, prompt: &str| {
         let generator = Generator::new(model, &trained.tokenizer, &greedy, prompt, 0).expect("the prompt is known");
         generator.collect::<Result<String, _>>().expect("the model generates")
     };
-    for prompt in ["The cat ", "\n", "the old owl"] {
-        let [engine, tensors] =
-            [LanguageModel::from(&trained.model), LanguageModel::Tensors(Box::new(trained.model.clone()))]
-                .map(|model| write(model, prompt));
-        assert_eq!(engine, tensors, "after {prompt:?}");
-    }
-}
-
-/// Checks that exports in both formats are the model of the run, as files and imported, or refused with a reason.
-fn check_exports(folder: &Folder, run: &str) {
-    let loss = |run: &str| number(&folder.json(&["eval", run, "--text", "text.txt", "--json"])["loss"]);
-    let own = loss(run);
-    for (format, output) in [("hf", "out"), ("gguf", "out.gguf")] {
-        let exported = folder.run(&["export", run, "--to", format, "--output", output]);
-        if exported.code != Some(0) {
-            assert!(exported.stderr.contains("hint") || exported.stderr.contains("model."), "{}", exported.stderr);
-            continue;
-        }
-        let imported = format!("imported-{format}");
-        folder.succeed(&["import", output, "--run-dir", &imported]);
-        for run in [run, &imported] {
-            folder.succeed(&["verify", run, "--against", output]);
-        }
-        let found = loss(&imported);
-        assert!((found - own).abs() < 2e-5, "{found} after {format}, and {own} before");
-        if format == "hf" {
-            let best = number(&list(&folder.json(&["runs", run, "--json"]))[0]["val_loss"]);
-            assert!(folder.read("out/README.md").contains(&format!("{best:.4}")), "the card does not show {best:.4}");
-        }
-    }
+    let prompts = ["The cat ", "\n", "the old owl"];
+    let [engine, tensors] =
+        [LanguageModel::from(&trained.model), LanguageModel::Tensors(Box::new(trained.model.clone()))]
+            .map(|model| prompts.map(|prompt| write(model.clone(), prompt)));
+    assert_eq!(engine, tensors, "after {prompts:?}");
+    #[cfg(feature = "serve")]
+    assert_eq!(engine[..], crate::serve::program::completions(folder, run, &prompts, 12), "after {prompts:?}");
+    #[cfg(not(feature = "serve"))]
+    let _ = folder;
 }
 
 /// The message of a check that fails.
@@ -575,12 +693,98 @@ fn options_without_effect_are_refused() {
     }
 }
 
+/// Every key of a run is an option here, or has tests of its own.
+#[test]
+fn new_keys_are_options() {
+    let path = Path::new("configs/quickstart.toml");
+    let page = with_every_key(&fs::read_to_string(path), path).expect("a valid config");
+    let (mut section, mut keys) = ("", BTreeSet::new());
+    for line in page.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            section = name;
+        } else if let Some((key, _)) = line.trim_start_matches("# ").split_once(" = ")
+            && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        {
+            keys.insert(format!("{section}.{key}"));
+        }
+    }
+    keys.retain(|key| !key.starts_with("data.") && !key.starts_with("generate."));
+    let levels = OPTIONS.iter().flat_map(|(_, levels)| levels.iter());
+    let settings = levels.flat_map(|(_, settings)| settings.iter().filter_map(|it| it.split('=').next()));
+    let known: BTreeSet<String> = settings.chain(OTHER_KEYS).map(ToOwned::to_owned).collect();
+    assert_eq!(keys.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new(), "keys without an option");
+    assert_eq!(known.difference(&keys).collect::<Vec<_>>(), Vec::<&String>::new(), "options without a key");
+}
+
+/// Each option of an optimizer is in a run of each kind, which is stopped and resumed.
+#[test]
+fn every_optimizer_option_meets_every_kind_of_run() {
+    let kinds = [
+        ("method", "scratch"),
+        ("method", "full"),
+        ("method", "lora"),
+        ("method", "dora"),
+        ("method", "dpo"),
+        ("packing", "yes"),
+        ("base weights", "int8"),
+    ];
+    let runs = covering_runs(49);
+    let is_of_optimizer = |settings: &[&str]| settings.iter().any(|it| it.starts_with("optimizer."));
+    let options = OPTIONS.iter().filter(|(_, levels)| levels.iter().any(|(_, settings)| is_of_optimizer(settings)));
+    let mut n_pairs = 0;
+    for (option, levels) in options {
+        for (level, _) in *levels {
+            for (name, kind) in kinds {
+                let has_both = runs.iter().any(|run| run.level(option) == *level && run.level(name) == kind);
+                assert!(has_both, "no run has {option}: {level} and {name}: {kind}");
+                n_pairs += 1;
+            }
+        }
+    }
+    assert_eq!(n_pairs, 12 * kinds.len());
+}
+
 #[test]
 #[ignore = "takes minutes"]
 fn runs_of_all_pairs_of_options_keep_every_promise() {
     let runs = covering_runs(49);
     check_all(&runs);
     eprintln!("{} runs have every pair of options", runs.len());
+}
+
+/// Models that are large enough to be seen in a process, and fine-tunings, which `plan` has to try.
+#[test]
+#[ignore = "takes minutes"]
+fn runs_of_all_pairs_need_planned_memory() {
+    let large = ["model.d_model=128", "model.head_dim=32", "model.d_ff=512", "model.context_length=128"];
+    let large = set(&[&large[..], &["train.batch_size=16"]].concat());
+    let runs = covering_runs(49);
+    let (mut failed, mut ratios) = (Vec::new(), Vec::new());
+    for run in runs.iter().filter(|run| run.level("ranks") == "1") {
+        let (place, folder) = (run.place(), Folder::new());
+        folder.write("any.toml", run.config(&place).expect("a valid config").to_toml());
+        let large = if run.is_tuned() { &[][..] } else { &large[..] };
+        let settings = [&["any.toml", "--set", "train.max_steps=8"][..], large].concat();
+        let plan = folder.json(&[&["plan", "--json"], &settings[..]].concat());
+        let planned = if run.is_tuned() { &plan["measured"]["peak"] } else { &plan["memory"]["peak"] };
+        let planned = number(planned) / MIB;
+        // Next to other processes, threads wait for each other, and a run needs more.
+        let ratio = |threads: &str| {
+            let mut train =
+                folder.command(&[&["train", "--json", "--overwrite", "--run-dir", "run"], &settings[..]].concat());
+            train.env("RAYON_NUM_THREADS", threads);
+            let trained: Value = serde_json::from_str(&Ran::of(train).exits(0).stdout).expect("JSON");
+            number(&trained["peak_rss_mib"]) / planned
+        };
+        let ratio = ["2", "2", "1"].map(ratio).into_iter().fold(f64::INFINITY, f64::min);
+        ratios.push(ratio);
+        if !(0.7..1.3).contains(&ratio) {
+            failed.push(format!("{}: {ratio:.2} of {planned:.0} MiB\n", run.name()));
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    eprintln!("{} runs need {:.2} to {:.2} of the planned memory", ratios.len(), ratios[0], ratios[ratios.len() - 1]);
+    assert!(failed.is_empty(), "runs need other memory than was planned:\n{}", failed.concat());
 }
 
 #[test]

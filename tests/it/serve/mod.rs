@@ -6,7 +6,7 @@ mod inside;
 mod json;
 mod load;
 mod page;
-mod program;
+pub mod program;
 mod refused;
 mod responses;
 mod schemas;

@@ -15,6 +15,15 @@ pub fn program(folder: &Folder, args: &[&str]) -> (Started, u16) {
     (server, port.unwrap_or_else(|| panic!("{line}")))
 }
 
+/// What a server of the run writes greedily after each of these prompts.
+pub fn completions(folder: &Folder, run: &str, prompts: &[&str], max_tokens: usize) -> Vec<String> {
+    let (server, port) = program(folder, &[run]);
+    let body = |prompt: &str| json!({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0});
+    let answers: Vec<_> = prompts.iter().map(|it| ask(port, "POST", "/v1/completions", &body(it))).collect();
+    server.kill();
+    answers.into_iter().map(|answer| text(&answer.json(200), 0).to_owned()).collect()
+}
+
 #[test]
 #[cfg(unix)]
 fn examples_of_the_docs_work() {
