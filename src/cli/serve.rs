@@ -14,7 +14,7 @@ use super::print::note;
 use super::weights::Formats;
 use crate::config::ModelConfig;
 use crate::device::DeviceSpec;
-use crate::format::{first_line, grouped, size};
+use crate::format::{counted, first_line, grouped, size};
 use crate::interop::open_adapters;
 use crate::measure::Machine;
 use crate::plan::Writing;
@@ -24,6 +24,8 @@ use crate::serve::{
 };
 use crate::tokenizer::Limits;
 
+/// The slots of a model, if there is memory for their full contexts.
+const SLOTS: usize = 16;
 /// How long a stream may be silent. Proxies and clients close silent connections after 30 seconds or more.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
@@ -53,9 +55,9 @@ pub(super) struct Args {
     /// Port to listen on; 0: any free port
     #[arg(long, default_value_t = 8080, value_parser = |typed: &str| within(typed, 0..=65_535).map(|n| n as u16))]
     port: u16,
-    /// Maximum number of completions that a model generates at once
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
-    parallel: usize,
+    /// Maximum number of completions that a model generates at once [default: 16, or fewer if the memory is for fewer]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    parallel: Option<usize>,
     /// Speculate on a CPU while a model generates a single completion: propose up to N tokens at once from its
     /// repetitions, which never changes it; 0: off
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count)]
@@ -97,10 +99,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         note(format!("warning: everybody who can reach {address} can use these models"));
     }
-    if !args.force {
-        check_memory(&args.runs, args.parallel)?;
-    }
-    let models = args.runs.iter().map(|run| args.open(run)).collect::<anyhow::Result<Vec<_>>>()?;
+    let n_slots = args.slots(&args.runs)?;
+    let models = args.runs.iter().map(|run| args.open(run, n_slots)).collect::<anyhow::Result<Vec<_>>>()?;
     let models: Vec<Model> = models.into_iter().flatten().collect();
     let names = |model: &Model| {
         let adapted = model.adapted.iter().map(|adapted| adapted.name.clone());
@@ -109,15 +109,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut names: Vec<String> = models.iter().flat_map(names).collect();
     for Model { name, model, .. } in &models {
         let [token, context] = [1, u64::MAX].map(|n_tokens| model.config().cache_bytes(n_tokens));
-        let (n, token, context) = (args.parallel, grouped(token), size(context));
-        note(format!("{name}: {n} slots, each of {token} bytes for a token, {context} for a full context"));
+        let (token, context) = (grouped(token), size(context));
+        note(format!("{name}: {n_slots} slots, each of {token} bytes for a token, {context} for a full context"));
     }
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
     let options = Options {
         address,
-        slots: Slots { n: args.parallel, speculate: args.speculate },
+        slots: Slots { n: n_slots, speculate: args.speculate },
         keys,
         origins: args.allow_origin.clone(),
         keep_alive: KEEP_ALIVE,
@@ -171,15 +171,25 @@ impl Args {
     fn later(&self) -> OpenModel {
         let args = self.clone();
         Box::new(move |run| {
-            let checked = if args.force { Ok(()) } else { check_memory([run], args.parallel) };
-            let opened = checked.and_then(|()| args.open_plain(run)).map(|(model, _)| model);
+            let opened = args.slots(&[run]).and_then(|n_slots| Ok((args.open_plain(run)?.0, n_slots)));
             opened.map_err(|error| first_line(format!("{error:#}")))
         })
     }
 
+    /// The slots of each of these runs that there is memory for.
+    fn slots(&self, runs: &[impl AsRef<Path>]) -> anyhow::Result<usize> {
+        let n_slots = lowered(self.parallel, |n| if self.force { Ok(()) } else { check_memory(runs, n) })?;
+        if self.parallel.is_none() && n_slots < SLOTS {
+            let runs: Vec<_> = runs.iter().map(|run| run.as_ref().display().to_string()).collect();
+            let n = counted(n_slots as u64, "completion");
+            note(format!("{}: {n} at once, not {SLOTS}, for which there is too little memory", runs.join(", ")));
+        }
+        Ok(n_slots)
+    }
+
     /// Opens a run and the adapters: beside the weights of the run, or, on a device that does not support that, each as a
     /// model of its own with merged weights.
-    fn open(&self, path: &Path) -> anyhow::Result<Vec<Model>> {
+    fn open(&self, path: &Path, n_slots: usize) -> anyhow::Result<Vec<Model>> {
         let (mut model, source) = self.open_plain(path)?;
         let mut merged = Vec::new();
         for adapter in &self.adapter {
@@ -192,7 +202,7 @@ impl Args {
                 continue;
             }
             if !self.force {
-                check_memory([path], self.parallel)?;
+                check_memory(&[path], n_slots)?;
             }
             let opened = Trained::open_adapted(&source.checkpoint, self.device.as_ref(), Some(adapters))?;
             merged.push(Model {
@@ -265,8 +275,19 @@ impl OpenedCheckpoint {
     }
 }
 
+/// The slots for which `check` finds the memory: `given`, or else half of [`SLOTS`], a quarter and so on, down to one.
+fn lowered(given: Option<usize>, check: impl Fn(usize) -> anyhow::Result<()>) -> anyhow::Result<usize> {
+    let mut n_slots = given.unwrap_or(SLOTS);
+    loop {
+        match check(n_slots) {
+            Err(_) if given.is_none() && n_slots > 1 => n_slots /= 2,
+            checked => return checked.map(|()| n_slots),
+        }
+    }
+}
+
 /// Checks that the models fit into memory together.
-fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_slots: usize) -> anyhow::Result<()> {
+fn check_memory(runs: &[impl AsRef<Path>], n_slots: usize) -> anyhow::Result<()> {
     let mut needed = 0_u64;
     for run in runs {
         let located = run::locate(run.as_ref())?;
@@ -283,10 +304,31 @@ fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_slots: usize
         && needed > machine.available
     {
         let [needed, free] = [needed, machine.available].map(size);
+        let (n, fewer) = (counted(n_slots as u64, "completion"), if n_slots > 1 { "lower --parallel, " } else { "" });
         bail!(
-            "serving {n_slots} completions at once needs up to {needed} of memory, and {free} are free\n  hint: lower \
-             --parallel, serve fewer runs, or try it with --force"
+            "serving {n} at once needs up to {needed} of memory, and {free} are free\n  hint: {fewer}serve fewer runs, or \
+             try it with --force"
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_lowered_until_they_fit_unless_they_were_given() {
+        for (given, n_fit, expected) in [
+            (None, 16, Some(16)),
+            (None, 5, Some(4)),
+            (None, 1, Some(1)),
+            (None, 0, None),
+            (Some(16), 5, None),
+            (Some(3), 5, Some(3)),
+        ] {
+            let check = |n: usize| if n <= n_fit { Ok(()) } else { Err(anyhow!("{n} do not fit")) };
+            assert_eq!(lowered(given, check).ok(), expected, "{given:?} {n_fit}");
+        }
+    }
 }

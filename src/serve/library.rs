@@ -16,6 +16,7 @@ use super::http::unix_s;
 use super::limits::MAX_OPENED;
 use super::loaded_model::{LoadedModel, Model};
 use super::options::Options;
+use super::scheduler::Slots;
 use crate::run::{self, RunDir};
 
 /// A run shown on the page.
@@ -172,9 +173,10 @@ impl Library {
             return Ok(model);
         }
         let failed = |why| ApiError::unavailable(format!("`{}` cannot be opened: {why}", meant.name));
-        let model = (self.options.open)(&meant.path).map_err(failed)?;
+        let (model, n_slots) = (self.options.open)(&meant.path).map_err(failed)?;
         let Options { slots, program, render, .. } = &*self.options;
-        let started = LoadedModel::start(Model { name: meant.name.clone(), ..model }, *slots, program, *render);
+        let slots = Slots { n: n_slots, ..*slots };
+        let started = LoadedModel::start(Model { name: meant.name.clone(), ..model }, slots, program, *render);
         let model = started.map_err(|error| failed(error.to_string()))?.remove(0); // it has no adapters
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its sequences.

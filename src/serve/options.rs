@@ -31,5 +31,6 @@ pub struct Options {
     pub render: Limits,
 }
 
-/// Opens the model of a run or a checkpoint, or returns the reason why it cannot.
-pub type OpenModel = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
+/// Opens the model of a run or a checkpoint, with the number of slots for which there is memory, or returns the reason
+/// why it cannot.
+pub type OpenModel = Box<dyn Fn(&Path) -> Result<(Model, usize), String> + Send + Sync>;
