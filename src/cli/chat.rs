@@ -6,37 +6,42 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config as EditorConfig, Editor};
 use serde_json::Map;
 
-use super::args::Subject;
+use super::args::{Subject, program};
 use super::exit::{INTERRUPTED, on_signals};
 use super::numbers::{count, number};
 use super::print::note;
-use super::sampling::Sampling;
+use super::sampling::{self, Sampling};
 use super::weights::Formats;
 use crate::config::GenerateConfig;
-use crate::format::without_control;
+use crate::format::{shell_word, without_control};
 use crate::generate::{Generator, LanguageModel};
 use crate::tokenizer::{ChatRenderer, Message, Tokenizer};
 
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   tinderbox chat runs/smol
   tinderbox chat runs/smol --system \"Answer in one word.\" --temperature 0
   echo \"What is the capital of France?\" | tinderbox chat runs/smol
+";
 
+const COMMANDS: &str = "
 In the conversation:
   /system TEXT      set the instructions, and start again
   /reset            forget the conversation
   /retry            generate the last answer again
-  /temperature X    change the temperature
+  /temperature X    change the temperature; so do /top-k, /top-p, /min-p and /repetition-penalty
   /save FILE        append the conversation to a JSON Lines file
-  /quit             quit, like Ctrl-D; Ctrl-C stops an answer")]
+  /help             show these commands
+  /quit             quit, like Ctrl-D; Ctrl-C stops an answer";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = [EXAMPLES, COMMANDS].concat())]
 pub(super) struct Args {
     /// System message: instructions before the conversation [default: the template's, if any]
     #[arg(long, value_name = "TEXT")]
@@ -58,20 +63,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     end_on_signals(is_answering.clone())?;
     let opened = args.subject.open()?;
     let Some(template) = ChatRenderer::of(&opened.tokenizer) else {
+        let (program, run) = (program(), shell_word(&args.subject.run));
         bail!(
             "`{}` has no chat template, which turns a conversation into a prompt\n  hint: instruct models have one; \
-             `generate` continues a text with any model",
+             `{program} generate {run}` continues a text with any model, and `{program} finetune {run} --data FILE \
+             --template chatml` teaches it to answer",
             args.subject.run.display()
         );
     };
     template.parse().context("the chat template cannot be used")?;
     let settings =
         GenerateConfig { max_new_tokens: args.max_new_tokens, ..args.sampling.apply(&opened.config.generate) };
-    settings.check()?;
+    sampling::check(&settings, "--")?;
     let model = args.formats.convert(opened.model, &opened.device.name)?;
     let mut chat = Chat { model, tokenizer: opened.tokenizer, template, settings, messages: Vec::new(), is_answering };
     chat.begin(args.system.clone());
     let mut input = Input::new()?;
+    if input.is_terminal() {
+        note("/help shows the commands, Ctrl-D ends the conversation");
+    }
     while let Some(line) = input.read()? {
         let line = line.trim();
         if line.is_empty() {
@@ -154,18 +164,32 @@ impl Chat {
                 self.settings.seed = self.settings.seed.wrapping_add(1); // so that the answer differs
                 self.ask(&question)?;
             }
-            "temperature" => {
-                let settings =
-                    GenerateConfig { temperature: number(rest).map_err(anyhow::Error::msg)?, ..self.settings.clone() };
-                settings.check()?;
-                self.settings = settings;
-            }
             "save" => self.save(Path::new(rest))?,
-            _ => bail!(
-                "there is no command /{name}\n  hint: /system TEXT, /reset, /retry, /temperature X, /save FILE, /quit"
-            ),
+            "help" => note(COMMANDS.trim_start()),
+            _ => self.set(name, rest)?,
         }
         Ok(true)
+    }
+
+    /// Changes a setting of sampling.
+    fn set(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
+        let mut settings = self.settings.clone();
+        let wrong = |error: String| anyhow!("/{name} {value}: {error}");
+        let changed = match name {
+            "temperature" => &mut settings.temperature,
+            "top-p" => &mut settings.top_p,
+            "min-p" => &mut settings.min_p,
+            "repetition-penalty" => &mut settings.repetition_penalty,
+            "top-k" => {
+                self.settings.top_k = count(value).map_err(wrong)?;
+                return Ok(());
+            }
+            _ => bail!("there is no command /{name}\n  hint: /help shows the commands"),
+        };
+        *changed = number(value).map_err(wrong)?;
+        sampling::check(&settings, "/")?;
+        self.settings = settings;
+        Ok(())
     }
 
     /// Answers a question, and keeps both; keeps neither on an error.
@@ -191,9 +215,12 @@ impl Chat {
         let prompt = prompt.context("the chat template rejected the conversation")?;
         let (n_tokens, n_context) = (self.tokenizer.encode_prompt(&prompt)?.len(), self.model.config().context_length);
         if n_tokens >= n_context {
+            let hint = match self.messages.iter().filter(|message| message.role == "user").count() {
+                1 => "ask something shorter; the template and the system message need room, too",
+                _ => "/reset starts again",
+            };
             bail!(
-                "the conversation has {n_tokens} tokens, and the context of the model holds {n_context}\n  hint: /reset \
-                 starts again"
+                "the conversation has {n_tokens} tokens, and the context of the model holds {n_context}\n  hint: {hint}"
             );
         }
         let max_new_tokens = self.settings.max_new_tokens.min(n_context - n_tokens);

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use super::args::Subject;
-use super::exit::Misuse;
 use super::numbers::count;
 use super::paint;
 use super::print::{note, note_cut_prompt};
-use super::sampling::Sampling;
+use super::sampling::{self, Sampling};
 use super::weights::Formats;
 use crate::config::GenerateConfig;
 use crate::format::without_control;
@@ -41,7 +40,7 @@ pub(super) struct Args {
     /// Text to continue [default: the run's train.sample_prompt]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
-    /// File with the text to continue, or - for standard input [default: --prompt]
+    /// File with the text to continue, or - for standard input without the line break at its end [default: --prompt]
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// Maximum number of tokens to generate after the prompt [default: the run's generate.max_new_tokens]
@@ -79,7 +78,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let located = run::locate(&args.subject.run)?;
     let config = located.run.config()?;
     let settings = args.settings(&config.generate);
-    settings.check().map_err(|error| Misuse(error.to_string()))?;
+    sampling::check(&settings, "--")?;
     let prompt = match (&args.prompt, &args.prompt_file) {
         (Some(prompt), _) => prompt.clone().into_bytes(),
         (None, Some(path)) => {
@@ -137,14 +136,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the prompt from a file, or from standard input for `-`.
+/// Reads the prompt from a file, or for `-` from standard input, whose last line break is that of `echo`.
 fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
     if path != Path::new("-") {
         return fs::read(path);
     }
     let mut prompt = Vec::new();
     io::stdin().lock().read_to_end(&mut prompt)?;
-    Ok(prompt)
+    let text = prompt.strip_suffix(b"\n").map(|text| text.strip_suffix(b"\r").unwrap_or(text));
+    Ok(text.filter(|text| !text.is_empty()).map_or_else(|| prompt.clone(), <[u8]>::to_vec))
 }
 
 fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {

@@ -1,5 +1,6 @@
 //! The arguments of sampling, shared by `generate` and `chat`. Each replaces a key of the run's `[generate]`.
 
+use super::exit::Misuse;
 use super::numbers::{count, number, seed};
 use crate::config::GenerateConfig;
 
@@ -12,7 +13,7 @@ pub(super) struct Sampling {
     /// Sample only from the N likeliest tokens; 0: from all [default: the run's generate.top_k]
     #[arg(long, value_name = "N", value_parser = count)]
     top_k: Option<usize>,
-    /// Sample only from the likeliest tokens that together have this probability, in (0, 1]
+    /// Sample only from the likeliest tokens that together have this probability, in [0, 1]
     /// [default: the run's generate.top_p]
     #[arg(long, value_name = "X", value_parser = number)]
     top_p: Option<f64>,
@@ -41,4 +42,16 @@ impl Sampling {
             ..run.clone()
         }
     }
+}
+
+/// Checks a run's settings after arguments have replaced some, which errors name as typed: after `dashes`.
+pub(super) fn check(settings: &GenerateConfig, dashes: &str) -> Result<(), Misuse> {
+    settings.check().map_err(|error| {
+        let words = error.to_string();
+        let as_typed = |word: &str| match word.strip_prefix("generate.") {
+            Some(key) => format!("{dashes}{}", key.replace('_', "-")), // the run's own keys are in order
+            None => word.to_owned(),
+        };
+        Misuse(words.split(' ').map(as_typed).collect::<Vec<_>>().join(" "))
+    })
 }

@@ -193,9 +193,9 @@ pub(super) struct Common {
     #[serde(default = "one::<f64>")]
     #[schemars(range(min = 0, max = 2))]
     pub(super) temperature: f64,
-    /// Sample only from the likeliest tokens that together have this probability.
+    /// Sample only from the likeliest tokens that together have this probability; 0 always takes the likeliest token.
     #[serde(default = "one::<f64>")]
-    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    #[schemars(range(min = 0, max = 1))]
     pub(super) top_p: f64,
     /// The same seed generates the same completion; by default, and with -1, it is another one each time.
     #[serde(default = "minus_one")]

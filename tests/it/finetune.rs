@@ -715,20 +715,31 @@ fn shipped_records_have_checkable_answers() {
 fn chat_reads_pipe() {
     let folder = folder();
     let arguments = ["chat", "runs/base", "--temperature", "0", "--max-new-tokens", "6"];
-    let input = "is it 3?\n/temperature 0.5\n/retry\n/save talk.jsonl\n/quit\nnever\n";
+    let input = "is it 3?\n/temperature 0.5\n/top-k 3\n/top-p 0\n/min-p 0.1\n/repetition-penalty 1.1\n/help\n/retry\n\
+                 /save talk.jsonl\n/quit\nnever\n";
     let talk = folder.pipe(&arguments, input).exits(0);
     assert_eq!(talk.stdout.lines().count(), 2, "two answers: {}", talk.stdout);
+    assert!(talk.stderr.contains("/top-p"), "{}", talk.stderr);
     let saved = folder.read("talk.jsonl");
     let saved: Value = serde_json::from_str(&saved).expect("a record");
     assert_eq!(
         (&saved["messages"][0]["content"], &saved["messages"][1]["role"]),
         (&"is it 3?".into(), &"assistant".into())
     );
-    let wrong = folder.pipe(&arguments, "/dance\n").exits(1).stderr;
-    assert!(wrong.contains("no command /dance") && wrong.contains("hint: /system"), "{wrong}");
+    let long = "is it 3? ".repeat(20);
+    for (line, code, expected) in [
+        ("/dance", 1, "no command /dance\n  hint: /help"),
+        ("/top-k -1", 1, "/top-k -1: it must be a whole number"),
+        ("/min-p", 1, "/min-p : it must be a number"),
+        ("/top-p 1.5", 2, "/top-p = 1.5 must be at least 0 and at most 1"),
+        (long.as_str(), 1, "the context of the model holds 64\n  hint: ask something shorter"),
+    ] {
+        let wrong = folder.pipe(&arguments, format!("{line}\n")).exits(code).stderr;
+        assert!(wrong.contains(expected), "{wrong}");
+    }
     fs::remove_file(folder.path("runs/base/tokenizer_config.json"));
     let none = folder.fail(&arguments);
-    assert!(none.contains("has no chat template"), "{none}");
+    assert!(none.contains("has no chat template") && none.contains(" generate runs/base` continues"), "{none}");
 }
 
 #[cfg(unix)]

@@ -86,7 +86,7 @@ fn invalid_fields_are_named() {
         ("/v1/responses", &response, "input", json!("xyz")),
         ("/v1/responses", &response, "tools", json!([{"type": "web_search"}])),
         ("/v1/responses", &response, "previous_response_id", json!("resp_1")),
-        ("/v1/responses", &response, "top_p", json!(0)),
+        ("/v1/responses", &response, "top_p", json!(1.5)),
         ("/v1/responses", &response, "text", json!({"format": integer})),
         ("/v1/embeddings", &response, "input", json!([])),
         ("/v1/embeddings", &response, "dimensions", json!(4)),
@@ -122,7 +122,7 @@ fn errors_say_the_range_of_a_field() {
     let text = json!({"prompt": "abc"});
     for (field, value, message) in [
         ("temperature", json!(2.5), "`temperature` = 2.5 must be a number from 0 to 2"),
-        ("top_p", json!(0), "`top_p` = 0 must be a number above 0 and at most 1"),
+        ("top_p", json!(-1), "`top_p` = -1 must be a number from 0 to 1"),
         ("n", json!(-1), "`n` = -1 must be a whole number from 1 to 1024"),
         ("top_k", json!(99), "`top_k` = 99 must be a whole number from 0 to 11"), // the vocabulary
         ("max_tokens", json!(1.5), "`max_tokens` = 1.5 must be a whole number from 0 to 32768"),

@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(read_json(&config, &json!({"eos_token_id": 3})).expect("one").stop_token_ids, [3]);
         assert!(read_json(&config, &json!({"do_sample": false})).expect("greedy").temperature <= 0.0);
         let problems = read_json(&config, &json!({"do_sample": true, "top_p": 1.5})).expect_err("out of range");
-        assert_eq!(problems, ["top_p = 1.5 must be above 0 and at most 1 (1 turns it off)"]);
+        assert_eq!(problems, ["top_p = 1.5 must be at least 0 and at most 1 (1 turns it off)"]);
     }
 
     #[test]

@@ -17,7 +17,8 @@ crate::sections! {
         pub temperature: f64 = 0.8,
         /// Samples only from this many of the most likely tokens; 0: off.
         pub top_k: usize = 0,
-        /// Samples only from the most likely tokens that together have this probability; 1: off. In (0, 1].
+        /// Samples only from the most likely tokens that together have this probability; 1: off, 0: only
+        /// the most likely one. In [0, 1].
         pub top_p: f64 = 1.0,
         /// Samples only tokens with at least this fraction of the most likely token's probability; 0: off. In [0, 1].
         pub min_p: f64 = 0.0,
@@ -79,8 +80,8 @@ impl GenerateConfig {
         problems.at_least_one("generate.max_new_tokens", *max_new_tokens);
         problems.at_least_one("generate.num_samples", *num_samples);
         problems.not_negative("generate.temperature", *temperature);
-        let rule = "be above 0 and at most 1 (1 turns it off)";
-        problems.must(*top_p > 0.0 && *top_p <= 1.0, "generate.top_p", top_p, rule);
+        let rule = "be at least 0 and at most 1 (1 turns it off)";
+        problems.must((0.0..=1.0).contains(top_p), "generate.top_p", top_p, rule);
         let rule = "be at least 0 and at most 1 (0 turns it off)";
         problems.must((0.0..=1.0).contains(min_p), "generate.min_p", min_p, rule);
         let rule = "be a finite number above 0 (1 turns it off)";

@@ -397,7 +397,7 @@ mod tests {
             (GenerateConfig { top_p: 0.7, ..config() }, &[0, 1]),
             (GenerateConfig { top_p: 0.76, ..config() }, &[0, 1, 2]),
             (GenerateConfig { min_p: 0.25, ..config() }, &[0, 1, 2]),
-            (GenerateConfig { top_p: 1e-9, ..config() }, &[0]),
+            (GenerateConfig { top_p: 0.0, ..config() }, &[0]),
         ] {
             assert_eq!(tokens(&sorted(&logits, &[], &filter)), kept, "{filter:?}");
         }

@@ -100,7 +100,7 @@ mod tests {
             ("schedule.", "min_learning_rate=1 | min_learning_rate=-1 | decay_fraction=0"),
             ("schedule.", "initial_context_length=0 | initial_batch_size=0 | initial_batch_size=1000000"),
             ("schedule.ramp_fraction=", "0 | 1.1 | nan"),
-            ("generate.", "max_new_tokens=0 | num_samples=0 | temperature=-1 | top_p=0 | top_p=1.1 | min_p=1.1"),
+            ("generate.", "max_new_tokens=0 | num_samples=0 | temperature=-1 | top_p=-0.1 | top_p=1.1 | min_p=1.1"),
             ("generate.", "repetition_penalty=0 | stop=[\"\"]"),
             ("distributed.", "local_steps=0 | outer_learning_rate=0 | outer_momentum=1"),
         ];
@@ -155,7 +155,7 @@ mod tests {
                        schedule.ramp_fraction=1 schedule.initial_batch_size=1 \
                        model.n_kv_heads=1 model.dropout=0 optimizer.betas=[0.0,0.0] optimizer.kind=muon \
                        optimizer.muon_momentum=0 generate.temperature=0 generate.top_k=1000000 generate.min_p=1 \
-                       generate.top_p=1 generate.speculate=1000000";
+                       generate.top_p=0 generate.speculate=1000000";
         let allowed: Vec<&str> = allowed.split_whitespace().collect();
         assert_eq!(problems(&allowed), Vec::<String>::new());
     }

@@ -124,8 +124,8 @@ impl<'a> Renderer<'a> {
                 self.conversation(template, &Record::question_and_answer(prompt, completion), None, train_on)
             }
             (Record::Messages { .. }, None) => {
-                Err("has messages, and the model has no chat template\n  hint: use records \
-                 with \"prompt\" and \"completion\", or fine-tune a model for conversations"
+                Err("has messages, and the model has no chat template\n  hint: `finetune \
+                 --template chatml` gives it one; records with \"prompt\" and \"completion\" need none"
                     .to_owned())
             }
             (Record::Completion { prompt, completion }, None) => {
