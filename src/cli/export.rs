@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::ValueEnum;
 
+use super::next::next;
 use super::print::note;
 use crate::format::shell_word;
 use crate::interop::gguf::{self, TensorType};
@@ -18,9 +19,7 @@ Examples:
   tinderbox export runs/quickstart/last --to hf --dtype bf16 --output my-model
   tinderbox export runs/quickstart --to gguf --dtype q8_0
   tinderbox export runs/smol-my --adapter --to hf --output my-adapter
-  tinderbox export runs/smol-my --adapter --to gguf
-
-A GGUF file comes with a Modelfile: ollama create NAME -f FOLDER/Modelfile.")]
+  tinderbox export runs/smol-my --adapter --to gguf")]
 pub(super) struct Args {
     /// Run directory (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     run: PathBuf,
@@ -30,9 +29,9 @@ pub(super) struct Args {
     /// Export only the adapters of a fine-tuned run, for PEFT or llama.cpp, instead of merging them into the weights
     #[arg(long)]
     adapter: bool,
-    /// Type of the weights
-    #[arg(long, value_enum, default_value_t = Numbers::F32)]
-    dtype: Numbers,
+    /// Type of the weights [default: that of the model that was imported, or f32; of adapters f32]
+    #[arg(long, value_enum)]
+    dtype: Option<Numbers>,
     /// Output folder, or .gguf file [default: the folder `hf` or `gguf` in the run]
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
@@ -41,7 +40,7 @@ pub(super) struct Args {
     overwrite: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// A folder for transformers and compatible programs
     Hf,
@@ -70,19 +69,42 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Gguf => "gguf",
     };
     let mut output = args.output.clone().unwrap_or_else(|| model.run.join(folder));
+    let dtype = args.dtype.unwrap_or_else(|| args.default_dtype(&model));
     match args.to {
         Format::Hf => {
             let export = if args.adapter { hf::export_adapter } else { hf::export };
-            export(&model, args.dtype.in_folder()?, &output, args.overwrite)?;
+            export(&model, dtype.in_folder()?, &output, args.overwrite)?;
         }
         Format::Gguf => {
             let export = if args.adapter { gguf::export_adapter } else { gguf::export };
-            output = export(&model, args.dtype.in_file(), &output, args.overwrite)?;
+            output = export(&model, dtype.in_file(), &output, args.overwrite)?;
         }
     }
     let what = if args.adapter { "the adapters" } else { model.family.name() };
-    note(format!("exported {what} to {}", shell_word(output)));
+    let dtype = dtype.to_possible_value().expect("no type is hidden");
+    let file = shell_word(&output);
+    let with_modelfile = args.to == Format::Gguf && !args.adapter;
+    let beside = if with_modelfile { ", with a Modelfile beside it" } else { "" };
+    note(format!("exported {what} to {file}, in {}{beside}", dtype.get_name()));
+    match (args.to, args.adapter) {
+        (Format::Hf, _) => {}
+        (Format::Gguf, true) => next(&[format!("llama-cli --model BASE.gguf --lora {file}")]),
+        (Format::Gguf, false) => {
+            let (name, beside) = (shell_word(model.name()), shell_word(output.with_file_name("Modelfile")));
+            let ollama = format!("ollama create {name} -f {beside} && ollama run {name}");
+            next(&[format!("llama-cli --model {file}"), ollama]);
+        }
+    }
     Ok(())
+}
+
+impl Args {
+    /// The type that came in, as far as the format has it.
+    fn default_dtype(&self, model: &Outgoing) -> Numbers {
+        let came_in = model.state.dtype.as_deref().filter(|_| !self.adapter);
+        let came_in = came_in.and_then(|name| Numbers::from_str(name, false).ok());
+        came_in.filter(|dtype| self.to == Format::Gguf || dtype.in_folder().is_ok()).unwrap_or(Numbers::F32)
+    }
 }
 
 impl Numbers {

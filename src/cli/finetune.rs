@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use super::args::{overrides, program};
 use super::compared::{Compared, Interrupted, Watch};
 use super::exit::{self, DONE, Misuse};
+use super::next::talk;
 use super::numbers::number;
 use super::print::{note, print, print_json};
 use super::report;
@@ -135,8 +136,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             }
         }
     }
-    let next = next_command(args, &summary);
-    progress.finish(&summary, &report::at_end(&summary.run_dir), ["chat with it", &next]);
+    let next = if summary.interrupted { ("", resume_command(args, &summary)) } else { talk(&summary.run_dir) };
+    progress.finish(&summary, &report::at_end(&summary.run_dir), next);
     match compared {
         Some(compared) => compared.print(&args.run, args.json, &summary)?,
         None if args.json && !summary.interrupted => print_json(&summary)?,
@@ -287,14 +288,13 @@ pub(super) fn note_endless(records: &Records, settings: &GenerateConfig, tokeniz
     ));
 }
 
-/// The command to continue an interrupted run, or to chat with a finished one.
-fn next_command(args: &Args, summary: &Summary) -> String {
-    let run_dir = shell_word(&summary.run_dir);
-    if !summary.interrupted {
-        return format!("{} chat {run_dir}", program());
-    }
-    let (run, data) = (shell_word(&args.run), shell_word(&args.data));
-    let general_text = args.general_text.as_ref().map(|path| format!(" --general-text {}", shell_word(path)));
-    let general_text = general_text.unwrap_or_default();
-    format!("{} finetune {run} --data {data} --run-dir {run_dir}{general_text} --resume", program())
+/// The command to continue an interrupted run, whose config has the other arguments.
+fn resume_command(args: &Args, summary: &Summary) -> String {
+    let [run, data, run_dir] = [&args.run, &args.data, &summary.run_dir].map(shell_word);
+    let mut words = vec![program(), format!("finetune {run} --data {data} --run-dir {run_dir}")];
+    words.extend(args.general_text.as_ref().map(|path| format!("--general-text {}", shell_word(path))));
+    words.extend(args.no_comparison.then(|| "--no-comparison".to_owned()));
+    words.extend(args.tui.then(|| "--tui".to_owned()));
+    words.push("--resume".to_owned());
+    words.join(" ")
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::args::program;
+use super::next::{export, has_template, next, talk};
 use super::print::note;
 use crate::format::{grouped, shell_word};
 use crate::interop::{self, Family, ForeignModel};
@@ -59,10 +60,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         source.family
     ));
     let (program, run) = (program(), shell_word(&args.run_dir));
-    note(format!(
-        "\nNext:\n    {program} generate {run} --prompt \"...\"\n    {program} eval {run} --text FILE\n    {program} \
-         inspect explain {run} --prompt \"...\"\n    {program} train CONFIG --from {run}"
-    ));
+    let is_chat = has_template(&args.run_dir);
+    next(&[
+        talk(&args.run_dir).1,
+        format!("{program} finetune {run} --data FILE.jsonl{}", if is_chat { "" } else { " --template chatml" }),
+        format!("{program} train CONFIG --from {run}"),
+        format!("{program} eval {run} --text FILE"),
+    ]);
     Ok(())
 }
 
@@ -70,16 +74,14 @@ fn run_adapters(args: &Args, base: &Path) -> anyhow::Result<()> {
     let lora = interop::import_adapters(&args.model, base, &args.run_dir, args.overwrite)?;
     let targets: Vec<String> = lora.targets.iter().map(ToString::to_string).collect();
     note(format!("imported adapters of rank {} for {}", lora.rank, targets.join(", ")));
-    let (program, run) = (program(), shell_word(&args.run_dir));
-    note(format!("\nNext:\n    {program} chat {run}\n    {program} export {run} --to gguf"));
+    next(&[talk(&args.run_dir).1, export(&args.run_dir)]);
     Ok(())
 }
 
 #[cfg(feature = "hub")]
 fn download(name: &str) -> anyhow::Result<PathBuf> {
-    use indicatif::{ProgressBar, ProgressStyle};
-    let style = ProgressStyle::with_template("{bar:30} {msg}  {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left");
-    let bar = ProgressBar::new(0).with_style(style.expect("the template is valid")); // hidden without a terminal
+    let style = super::progress::style("{bar:30} {msg}  {bytes}/{total_bytes}  {bytes_per_sec}{left}");
+    let bar = indicatif::ProgressBar::new(0).with_style(style); // hidden without a terminal
     let folder = interop::hub::download(name, &mut |file, done, all| {
         if bar.message() != file {
             bar.set_message(file.to_owned());

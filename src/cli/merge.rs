@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::next::{export, next, talk};
 use super::print::note;
 use crate::format::shell_word;
 use crate::interop::open_adapters;
@@ -33,5 +34,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let adapters = args.adapter.as_ref().map(|path| open_adapters(path, &args.run)).transpose()?;
     run::merge(&located, adapters, &args.run_dir, args.overwrite)?;
     note(format!("merged {} into {}", shell_word(&args.run), shell_word(&args.run_dir)));
+    next(&[talk(&args.run_dir).1, export(&args.run_dir)]);
     Ok(())
 }

@@ -31,6 +31,7 @@ mod inspect;
 mod man;
 mod merge;
 mod metrics;
+mod next;
 mod numbers;
 mod output;
 mod paint;
@@ -62,16 +63,23 @@ use print::note;
 
 use crate::tokenizer::{WITHIN_LIMITS, set_program, work_within_limits};
 
+const FIRST_COMMANDS: &str = "\
+From a text to a model that generates more of it:
+  tinderbox init --from-text my.txt > my.toml
+  tinderbox train my.toml
+  tinderbox generate runs/my --prompt \"...\"";
+
+/// For a user who starts the program without a command.
+const WELCOME: &str = "\
+Without a text, `tinderbox train quickstart` trains on stories that come with the program.
+`tinderbox --help` lists all commands, and `tinderbox train --help` explains one.";
+
 #[derive(Debug, Parser)]
 #[command(
     version,
     about,
     max_term_width = 100,
-    after_help = "\
-From a text to a model that generates more of it:
-  tinderbox init --from-text my.txt > my.toml
-  tinderbox train my.toml
-  tinderbox generate runs/my --prompt \"...\""
+    after_help = FIRST_COMMANDS
 )]
 struct Cli {
     #[command(subcommand)]
@@ -145,6 +153,10 @@ impl Command {
 ///
 /// Calls `keep_freed_memory` first if the command trains; it is a parameter because the binary defines the allocator.
 pub fn main(keep_freed_memory: fn()) -> ExitCode {
+    if env::args_os().len() == 1 {
+        note(format!("{FIRST_COMMANDS}\n\n{WELCOME}"));
+        return ExitCode::from(MISUSE);
+    }
     let parsed = numbers::with_negative_numbers(Cli::command()).try_get_matches();
     let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli.command,

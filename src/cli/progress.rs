@@ -1,29 +1,30 @@
 //! The progress of a run, on a progress bar, the dashboard or in plain lines, and `train.log`.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::dashboard::Dashboard;
 use super::paint::{self, MARGIN};
 use super::print::note;
 use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
-use crate::format::{counted, duration, grouped, whole, without_control, wrapped};
+use crate::format::{counted, duration, grouped, rough_duration, whole, without_control, wrapped};
 use crate::optimizer::BatchSchedule;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
 use crate::train::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary, precision};
 use crate::view::sparkline;
 
-const BAR: &str = "{wide_bar} step {human_pos}/{human_len}  {msg}  {eta} left";
+const BAR: &str = "{wide_bar} step {human_pos}/{human_len}  {msg}{left}";
 /// The same bar in amber, number 166 of the 256 terminal colours, which is visible on black and on white.
-const AMBER_BAR: &str = "{wide_bar:.166/dim} step {human_pos}/{human_len}  {msg}  {eta} left";
+const AMBER_BAR: &str = "{wide_bar:.166/dim} step {human_pos}/{human_len}  {msg}{left}";
 
 /// The width of the loss curve next to the bar, in columns.
 const CURVE_COLUMNS: usize = 8;
@@ -102,8 +103,8 @@ impl Progress {
         })))
     }
 
-    /// Reports the end of the run: the line about its report page, and the next command with its purpose.
-    pub(super) fn finish(&self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
+    /// Reports the end of the run: the line about its report page, and the purpose of the next command with it.
+    pub(super) fn finish(&self, summary: &Summary, report: &str, (what, next): (&str, String)) {
         let screen = &mut *self.screen();
         screen.end();
         if summary.interrupted {
@@ -135,6 +136,12 @@ impl Progress {
                  best checkpoint: step {}, val loss {best:.4}",
                 grouped(step as u64)
             ));
+            if let Some(gzip) = summary.gzip_bits_per_byte {
+                let is_worse = bits * best / last > gzip;
+                let hint = "\n  hint: the model predicts the text worse than gzip: train longer, or on more text";
+                let hint = if is_worse { hint } else { "" };
+                screen.line(&format!("gzip packs the same text into {gzip:.4} bits per byte{hint}"));
+            }
         }
         screen.line(report);
         screen.line(&format!("{what}:\n    {next}"));
@@ -226,8 +233,7 @@ impl Screen {
             if let Surface::Bar(bar) = &mut self.surface {
                 bar.finish_and_clear();
                 let column = if paint::has_colors(&io::stderr()) { "{wide_bar:.166/dim}" } else { "{wide_bar}" };
-                let style = ProgressStyle::with_template(&format!("{column} {{percent}} %  {{eta}} left"));
-                *bar = ProgressBar::new(of as u64).with_style(style.expect("the template is valid"));
+                *bar = ProgressBar::new(of as u64).with_style(style(&format!("{column} {{percent}} %{{left}}")));
             }
             self.line(&format!("{what} ..."));
             self.measuring = Some((what.to_owned(), Instant::now()));
@@ -318,8 +324,8 @@ impl Screen {
         self.sources(started);
         if let Surface::Bar(_) = self.surface {
             let template = if paint::has_colors(&io::stderr()) { AMBER_BAR } else { BAR };
-            let style = ProgressStyle::with_template(template).expect("the template is valid");
-            let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
+            let bar = ProgressBar::new(started.max_steps as u64).with_style(style(template));
+            let bar = bar.with_position(started.step as u64);
             bar.tick(); // starts the estimate of the remaining time at this position,
             bar.reset_eta(); // as if reaching it had taken no time
             self.surface = Surface::Bar(bar);
@@ -365,8 +371,9 @@ impl Screen {
 
     fn logged(&mut self, logged: &Logged) {
         let exchange = logged.exchange.as_ref().map(described).unwrap_or_default();
+        let n_left = self.max_steps.saturating_sub(logged.step);
         let line = format!(
-            "{}  loss {:.4}  lr {:.2e}  grad norm {:.2}  {:.1} ms/step  {} tokens/s{}",
+            "{}  loss {:.4}  lr {:.2e}  grad norm {:.2}  {:.1} ms/step  {} tokens/s{}{}",
             step_label(logged.step, self.max_steps),
             logged.train_loss,
             logged.learning_rate,
@@ -374,6 +381,7 @@ impl Screen {
             logged.median_step_ms,
             whole(logged.tokens_per_s),
             exchange,
+            left(self.began.elapsed().as_secs_f64() / self.steps.max(1) as f64 * n_left as f64),
         );
         self.keep(&line);
         self.losses.push(logged.train_loss);
@@ -461,6 +469,17 @@ impl Screen {
     }
 }
 
+/// The style of a bar, in which `{left}` is the time left as soon as it is known.
+pub(super) fn style(template: &str) -> ProgressStyle {
+    let write = |state: &ProgressState, out: &mut dyn fmt::Write| _ = out.write_str(&left(state.eta().as_secs_f64()));
+    ProgressStyle::with_template(template).expect("the template is valid").with_key("left", write)
+}
+
+/// A time left, for the end of a line; nothing below a second, which is unknown or over.
+fn left(s: f64) -> String {
+    if s < 1.0 { String::new() } else { format!("  {} left", rough_duration(s)) }
+}
+
 /// The shares of time that ranks spend waiting and communicating.
 fn described(exchange: &Exchange) -> String {
     let Exchange { ranks, waiting_share, communication_share } = exchange;
@@ -493,7 +512,12 @@ fn quotation(text: &str, n_columns: Option<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::quotation;
+    use super::{left, quotation};
+
+    #[test]
+    fn time_left_is_shown_once_known() {
+        assert_eq!([0.0, 0.9, 59.0, 7300.0].map(left), ["", "", "  59 s left", "  2 h left"]);
+    }
 
     #[test]
     fn wrapped_quotation_keeps_margin() {

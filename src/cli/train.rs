@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::args::{open_device, overrides, program};
 use super::dashboard::{self, Dashboard};
 use super::exit::{DONE, FAILED, INTERRUPTED, describe, on_ctrl_c};
+use super::next::talk;
 use super::print::{note, print_json};
 use super::progress::Progress;
 use super::{config, report};
@@ -134,8 +135,8 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
         Ok(summary) => summary,
         Err(code) => return Ok(code),
     };
-    let next = next_command(args, &summary);
-    progress.finish(&summary, &report::at_end(&summary.run_dir), ["generate text with it", &next]);
+    let next = if summary.interrupted { ("", resume_command(args, &summary)) } else { talk(&summary.run_dir) };
+    progress.finish(&summary, &report::at_end(&summary.run_dir), next);
     if args.json {
         print_json(&summary)?;
     }
@@ -223,12 +224,9 @@ pub(super) fn watch(tui: bool) -> anyhow::Result<(Interrupter, Progress)> {
     Ok((interrupter, progress))
 }
 
-/// The command to continue an interrupted run, or to generate text with a finished one.
-fn next_command(args: &Args, summary: &Summary) -> String {
+/// The command to continue an interrupted run.
+fn resume_command(args: &Args, summary: &Summary) -> String {
     let run_dir = shell_word(&summary.run_dir);
-    if !summary.interrupted {
-        return format!("{} generate {run_dir} --prompt \"...\"", program());
-    }
     let mut words = vec![program(), "train".to_owned(), shell_word(&args.config)];
     words.extend(args.overrides.iter().map(|set| format!("--set {}", shell_word(set))));
     words.extend(args.device.map(|device| format!("--device {device}")));

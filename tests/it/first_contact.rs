@@ -5,6 +5,7 @@ use insta::assert_snapshot;
 use tinderbox::model::LazyTensor;
 use tinderbox::run::Checkpoint;
 
+use crate::finetune::{SETTINGS, talker};
 use crate::fixtures::{Folder, Ran, assert_transcript, fs};
 
 #[test]
@@ -79,8 +80,13 @@ fn long_prompt_is_truncated_with_note() {
     let ran = folder.run(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt", "The cat sat by t"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 
-    let written = folder.pipe(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt-file", "-"], "The owl");
-    assert!(written.stdout.starts_with("The owl") && written.stdout.len() == 10, "{}", written.stdout);
+    let welcome = folder.misuse(&[]);
+    assert!(welcome.lines().count() < 10 && welcome.contains("train my.toml"), "{welcome}");
+    let pipe = ["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt-file", "-"];
+    for (typed, read) in [("The owl", "The owl"), ("The owl\n", "The owl"), ("The\n\n", "The\n"), ("\n", "\n")] {
+        let written = folder.pipe(&pipe, typed).stdout;
+        assert!(written.starts_with(read) && written.len() == read.len() + 3, "{typed:?}: {written:?}");
+    }
 }
 
 #[test]
@@ -173,7 +179,11 @@ fn patterns_choose_files_of_folder() {
 #[test]
 fn run_without_checkpoint_lists_step_0() {
     let folder = Folder::new();
-    folder.train(&["train.max_steps=1"]);
+    let said = folder.train(&["train.max_steps=1"]).stderr;
+    assert!(
+        said.contains("gzip packs the same text into ") && said.contains("worse than gzip: train longer"),
+        "{said}"
+    );
     fs::remove_dir_all(folder.path("runs/tiny/checkpoints"));
     for pointer in ["last", "best"] {
         fs::remove_file(folder.path("runs/tiny").join(pointer));
@@ -182,4 +192,65 @@ fn run_without_checkpoint_lists_step_0() {
     folder.write("runs/tiny/metrics.jsonl", "{\"step\":11,\"tokens\":704,\"train_loss\":3.0}\n");
     let listed = folder.json(&["runs", "--json"]);
     assert_eq!((&listed[0]["status"], &listed[0]["step"]), (&"stopped".into(), &0.into()), "{listed}");
+}
+
+/// Each command that is printed as a next step, or between backquotes in a hint, is run as it was printed.
+#[test]
+fn printed_commands_work() {
+    let (folder, _) = talker();
+    folder.write(
+        "more.toml",
+        "data = { path = \"text.txt\", cache_dir = \"cache\" }\n[train]\nmax_steps = 2\ndevice = \"cpu\"\n",
+    );
+    let answers = (0..8).map(|i| format!("{{\"prompt\": \"is it {i}?\", \"completion\": \"yes\"}}\n"));
+    folder.write("answers.jsonl", answers.collect::<String>());
+    let (program, mut seen) = (assert_cmd::cargo::cargo_bin!("tinderbox").display().to_string(), Vec::new());
+    let program = program.as_str();
+    for (arguments, expected) in [
+        ("init --from-text text.txt --minutes 0.01 --device cpu --output my.toml", "train my.toml generate runs/my"),
+        ("train my.toml --overwrite", "generate runs/my"),
+        ("import theirs --run-dir runs/theirs", "chat finetune train eval"),
+        ("finetune runs/theirs --data my.jsonl --run-dir runs/tuned", "chat runs/tuned"),
+        ("finetune runs/base --data answers.jsonl --run-dir runs/answers", "generate runs/answers"),
+        ("export runs/tuned --adapter --to hf --output adapter", ""),
+        ("import adapter --base runs/theirs --run-dir runs/adapted", "chat runs/adapted export runs/adapted"),
+        ("merge runs/adapted --run-dir runs/merged", "chat runs/merged export runs/merged"),
+        ("export runs/base --to hf --output plain", ""),
+        ("import plain --run-dir runs/plain", "generate finetune train eval"),
+        (
+            "export runs/theirs --to gguf --output file",
+            "llama-cli --model file/theirs.gguf ollama create theirs -f file/Modelfile",
+        ),
+    ] {
+        let settings = if arguments.starts_with("finetune") { &SETTINGS[..] } else { &[] };
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let said = folder.run(&[&arguments[..], settings].concat()).exits(0).stderr;
+        let indented = said.lines().filter_map(|line| line.strip_prefix("    "));
+        let commands: Vec<&str> = indented.filter(|line| !line.starts_with('|')).collect();
+        let found = commands.join(" ");
+        assert!(expected.split(' ').all(|word| found.contains(word)), "{arguments:?}: {said}");
+        seen.extend(commands.iter().filter(|line| line.starts_with(program)).map(|line| (*line).to_owned()));
+    }
+    let refused = folder.fail(&["chat", "runs/plain"]);
+    seen.extend(refused.split('`').filter(|words| words.starts_with(program)).map(str::to_owned));
+    assert!(seen.len() > 15, "{seen:?}");
+    for command in seen {
+        let words = [
+            ("FILE.jsonl", "my.jsonl"),
+            ("FILE --template", "my.jsonl --template"),
+            ("FILE", "text.txt"),
+            ("CONFIG", "more.toml"),
+            ("\"...\"", "The"),
+        ];
+        let mut line = words.into_iter().fold(command.clone(), |line, (word, given)| line.replace(word, given));
+        if line.contains(" finetune ") {
+            line += " --set train.max_steps=2 --overwrite";
+        } else if line.contains(" train ") {
+            line += " --overwrite";
+        }
+        let mut shell = folder.program("sh");
+        shell.args(["-c", &line]);
+        let ran = Ran::of(shell);
+        assert_eq!(ran.code, Some(0), "{command}: {}", ran.stderr);
+    }
 }

@@ -68,6 +68,7 @@ pub fn import_adapters(path: &Path, base: &Path, root: &Path, overwrite: bool) -
     let state = TrainState {
         started_from: Some(path.display().to_string()),
         family: of_base.family,
+        dtype: of_base.dtype,
         tokenizer_crc32c: of_base.tokenizer_crc32c,
         adapter: Some(AdapterOf::new(&located.checkpoint, root, lora.clone())?),
         ..TrainState::default()

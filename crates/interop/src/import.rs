@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::{ForeignModel, InteropError};
+use tinderbox_model::Dtype;
 use tinderbox_model::config::{ModelConfig, TokenizerConfig, TokenizerKind};
 use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
 use tinderbox_train::config::{Config, DataConfig, TrainConfig};
@@ -24,12 +25,28 @@ pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool)
     let state = TrainState {
         started_from: Some(origin.to_owned()),
         family: Some(source.family.name().to_owned()),
+        dtype: Some(dtype(source).to_owned()),
         tokenizer_crc32c: Some(crc32c::crc32c(tokenizer.to_json().as_bytes())),
         ..TrainState::default()
     };
     let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
     RunDir::create_with(root, overwrite, &config, &tokenizer, &checkpoint).map_err(in_the_way)?;
     Ok(n_parameters)
+}
+
+/// The type of most numbers, as `export --dtype` calls it: for quantized ones, the type with the most bits of those.
+fn dtype(source: &ForeignModel) -> &'static str {
+    let mut n_numbers = BTreeMap::new();
+    for tensor in source.tensors.values() {
+        let name = match tensor.dtype() {
+            Some(Dtype::F32) => "f32",
+            Some(Dtype::F16) => "f16",
+            Some(Dtype::Bf16) => "bf16",
+            None => "q8_0",
+        };
+        *n_numbers.entry(name).or_insert(0) += tensor.n_numbers();
+    }
+    n_numbers.into_iter().max_by_key(|(_, n)| *n).map_or("f32", |(name, _)| name)
 }
 
 fn in_the_way(error: RunError) -> InteropError {

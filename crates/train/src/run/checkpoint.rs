@@ -44,6 +44,9 @@ pub struct TrainState {
     /// of this family. `None` if they were drawn from the seed, or if an older version imported them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
+    /// The type of that model's numbers, as `export --dtype` calls it: the default of exports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
     /// The base and size of the adapters, if the checkpoint has only their weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterOf>,
@@ -89,8 +92,8 @@ pub enum Pending {
 impl TrainState {
     /// The state of a run that starts with the weights and the tokenizer of the checkpoint in `dir`, whose state is `of`.
     pub(crate) fn starting_from(dir: &Path, of: Self) -> Self {
-        let Self { family, tokenizer_crc32c, .. } = of;
-        Self { started_from: Some(dir.display().to_string()), family, tokenizer_crc32c, ..Self::default() }
+        let Self { family, dtype, tokenizer_crc32c, .. } = of;
+        Self { started_from: Some(dir.display().to_string()), family, dtype, tokenizer_crc32c, ..Self::default() }
     }
 
     /// The checkpoint that the weights of the checkpoint in `dir` come from, as it was named then; `None` if they were drawn
