@@ -130,10 +130,11 @@ fn run_has_several_names() {
 fn train_and_eval_print_equal_json() {
     let folder = Folder::new();
     let report = folder.json(&["train", "tiny.toml", "--json"]);
-    let expected = "best_step best_val_loss device median_step_ms parameters peak_rss_mib run_dir steps tokens \
+    let expected = "best_step best_val_loss device gzip_bits_per_byte median_step_ms parameters peak_rss_mib run_dir steps tokens \
                     tokens_per_s train_loss train_s val_bits_per_byte val_loss wall_s";
     assert_eq!(keys(&report).join(" "), expected);
     assert_eq!(report["run_dir"], "runs/tiny");
+    assert!((1.0..4.0).contains(&report["gzip_bits_per_byte"].as_f64().expect("a number")), "{report}");
     assert_eq!((&report["steps"], &report["tokens"]), (&40.into(), &(40 * 4 * 16).into()));
 
     let eval = folder.json(&["eval", "runs/tiny", "--json"]);
@@ -471,8 +472,8 @@ fn prompt_mistakes_are_explained() {
     "#);
     assert_snapshot!(folder.misuse(&["generate", "runs/tiny", "--top-p", "3", "--temperature", "-1"]), @r#"
     error: the settings have 2 problems:
-      - generate.temperature = -1 must be a finite number, 0 or more
-      - generate.top_p = 3 must be above 0 and at most 1 (1 turns it off)
+      - --temperature = -1 must be a finite number, 0 or more
+      - --top-p = 3 must be at least 0 and at most 1 (1 turns it off)
     "#);
 }
 

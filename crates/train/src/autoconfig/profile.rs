@@ -1,21 +1,14 @@
 //! The properties of a text that determine its config. They are language-independent: characters are counted, and gzip
 //! measures repetition.
 
-use std::io::Write;
 use std::path::Path;
-
-use flate2::Compression;
-use flate2::write::DeflateEncoder;
 
 use super::AutoconfigError;
 use crate::config::{DataConfig, TokenizerKind};
-use crate::data::{DataError, Preview};
+use crate::data::{DataError, Preview, gzip_bits_per_byte};
 
 /// The number of bytes of a text that are read; the rest is assumed to be similar.
 const SAMPLE_BYTES: usize = 32 << 20;
-
-/// The number of these bytes that are compressed: plenty for gzip's window of 32 KiB.
-const PACKED_BYTES: usize = 1 << 20;
 
 /// The shortest text that gets a config, in characters or bytes.
 pub(super) const MIN_TOKENS: u64 = 64;
@@ -72,7 +65,7 @@ impl TextProfile {
             bytes: whole,
             characters,
             n_lines: sample.split(|&byte| byte == b'\n').skip(1).count() as u64,
-            gzip_bits_per_byte: packed_bits_per_byte(&sample[..sample.len().min(PACKED_BYTES)]),
+            gzip_bits_per_byte: gzip_bits_per_byte(&sample),
             sample,
         };
         let (n_tokens, unit) = profile.length();
@@ -116,14 +109,6 @@ fn whole_characters(bytes: &[u8]) -> &str {
 fn scaled(n: u64, whole: u64, part: u64) -> u64 {
     let scaled = u128::from(n) * u128::from(whole) / u128::from(part.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
-}
-
-/// The bits per byte of a sample compressed with gzip's method.
-fn packed_bits_per_byte(sample: &[u8]) -> f64 {
-    let mut packed = DeflateEncoder::new(Vec::new(), Compression::default());
-    packed.write_all(sample).expect("memory takes all that is written");
-    let packed = packed.finish().expect("memory takes all that is written");
-    packed.len() as f64 * 8.0 / sample.len().max(1) as f64
 }
 
 #[cfg(test)]

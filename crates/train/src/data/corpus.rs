@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::cache::Cache;
 use super::chunk::Needs;
+use super::gzip::{gzip_bits_per_byte, sample};
 use super::reader::{OnProgress, ignore};
 use super::scan::check_lengths;
 use super::source::is_standard_input;
@@ -207,6 +208,11 @@ impl Corpus {
             None => [self.val.len() as f64, self.val.bytes() as f64],
         };
         tokens / bytes.max(1.0)
+    }
+
+    /// The bits per byte of the validation split, or of its beginning, compressed by gzip; `None` of records.
+    pub fn val_gzip_bits_per_byte(&self) -> Option<f64> {
+        self.records.is_none().then(|| gzip_bits_per_byte(&sample(&self.val, &self.tokenizer)))
     }
 }
 

@@ -16,6 +16,7 @@ mod file;
 #[cfg(test)]
 mod fixtures;
 mod format_check;
+mod gzip;
 mod pattern;
 mod reader;
 mod record;
@@ -37,6 +38,7 @@ pub use error::DataError;
 pub use error::fetch_hint;
 pub use error::{in_quotes, missing_hint};
 pub use format_check::{check_format, holds_records};
+pub use gzip::gzip_bits_per_byte;
 pub use reader::{OnProgress, Purpose, Reading};
 pub use scan::{ASSUMED_BYTES_PER_TOKEN, Estimate, Preview};
 pub use source::is_jsonl;

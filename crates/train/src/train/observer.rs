@@ -179,6 +179,8 @@ pub struct Summary {
     pub best_step: Option<usize>,
     /// `val_loss` in bits per byte of text.
     pub val_bits_per_byte: Option<f64>,
+    /// The bits per byte of the beginning of the validation split in gzip's format; `None` of records.
+    pub gzip_bits_per_byte: Option<f64>,
     #[serde(skip)]
     pub interrupted: bool,
 }
@@ -207,6 +209,7 @@ impl Summary {
             best_val_loss,
             best_step: best_step.map(count),
             val_bits_per_byte: end.and_then(|end| end.val_bits_per_byte),
+            gzip_bits_per_byte: None,
             interrupted: false,
         })
     }

@@ -327,6 +327,7 @@ impl<'a> Training<'a> {
             best_val_loss: best.map(|best| best.val_loss),
             best_step: best.or(self.state.best).map(|best| best.step),
             val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, self.corpus.val_tokens_per_byte())),
+            gzip_bits_per_byte: val_loss.and_then(|_| self.corpus.val_gzip_bits_per_byte()),
             interrupted: val_loss.is_none(),
         };
         self.write(|logs| {
