@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::finetune::{config_of_records, note_endless};
+use super::finetune::{config_of_records, note_records};
 use super::numbers::count;
 use super::print::{folded_if_known, print_json, print_styled};
 use super::{config, paint};
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let corpus = Corpus::open(&config, OpenOptions { tokenizer, ..OpenOptions::default() })?;
     let records = corpus.records.context("a fine-tuning has records")?;
-    note_endless(&records.summary, &config.generate, &corpus.tokenizer);
+    note_records(&records.summary, &config.generate, &corpus.tokenizer);
     args.show(&records, &corpus.tokenizer)
 }
 
@@ -91,7 +91,7 @@ impl Preview {
     }
 
     fn show(&self, records: &SplitRecords, tokenizer: &Tokenizer) -> anyhow::Result<()> {
-        let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, endless } =
+        let Records { used, rows, divided, skipped, cut, tokens, counted_tokens, longest, preferences, endless } =
             records.summary;
         let lengths = records.train.lengths().chain(records.val.lengths());
         let lengths @ [shortest, median, p90, most] = quantiles(lengths.collect());
@@ -110,7 +110,7 @@ impl Preview {
                 shown
             });
             return print_json(&json!({
-                "preferences": preferences, "records": used, "rows": rows, "skipped": skipped, "cut": cut, "tokens": tokens,
+                "preferences": preferences, "records": used, "rows": rows, "divided": divided, "skipped": skipped, "cut": cut, "tokens": tokens,
                 "counted_tokens": counted_tokens, "counted_share": share, "longest": longest,
                 "endless": endless.map_or(0, |(n, _)| n), "shown": shown.collect::<Vec<_>>(),
                 "lengths": { "shortest": shortest, "median": median, "p90": p90, "longest": most },

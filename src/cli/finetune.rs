@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             }
             RunDir::check_new(&run_dir, start == Start::Overwrite)?;
             describe(&records);
-            note_endless(&records, &config.generate, &base.run.tokenizer_of_model(&config)?);
+            note_records(&records, &config.generate, &base.run.tokenizer_of_model(&config)?);
             config
         }
     };
@@ -253,7 +253,8 @@ pub(super) fn config_of_records(
 
 /// Summarizes the records on standard error.
 fn describe(records: &Records) {
-    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, endless: _ } = records;
+    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, divided: _, endless: _ } =
+        records;
     let what = if *preferences { "preferences" } else { "records" };
     note(format!(
         "{what} {used}, {} tokens, {} count ({:.0} %); the longest has {longest}",
@@ -275,8 +276,16 @@ fn describe(records: &Records) {
     }
 }
 
-/// Notes on standard error that a model with these settings does not stop where answers end.
-pub(super) fn note_endless(records: &Records, settings: &GenerateConfig, tokenizer: &Tokenizer) {
+/// Notes on standard error which conversations were divided, and that a model with these settings does not stop where
+/// answers end.
+pub(super) fn note_records(records: &Records, settings: &GenerateConfig, tokenizer: &Tokenizer) {
+    if records.divided > 0 {
+        note(format!(
+            "note: {} conversations become a record for each answer, since the chat template writes earlier turns in \
+             another way than the last",
+            records.divided
+        ));
+    }
     let Some((n, token)) = records.endless else { return };
     let ids: Vec<u32> = settings.stop_token_ids.iter().copied().chain([token]).collect();
     note(format!(

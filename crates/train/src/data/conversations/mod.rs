@@ -7,7 +7,6 @@ mod record;
 mod render;
 mod store;
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use rand::{Rng, SeedableRng};
@@ -56,6 +55,9 @@ pub struct Records {
     pub used: usize,
     /// The rows of the training records: as many as records, or fewer if packed.
     pub rows: usize,
+    /// Conversations that are more than one record, since the chat template writes their earlier turns in another way than
+    /// the last.
+    pub divided: usize,
     /// Records without a token that counts: the answer is empty or beyond the longest length.
     pub skipped: usize,
     /// Records that were cut at the longest length.
@@ -101,21 +103,32 @@ pub(super) fn open(
     let configs = data.all_sources();
     let stored = Stored::open(&TextSource::find_all(&configs)?, config, tokenizer, max_tokens, on_progress)?;
     let Stored { tokens, places, records, sha256 } = stored;
-    if places.len() < 2 {
-        return Err(DataError::TooFewRecords { path: configs[0].path.clone(), n: places.len() });
+    let lines = places.iter().scan(0, |n_begun, place| {
+        *n_begun += usize::from(!place.continues);
+        Some(*n_begun - 1)
+    });
+    let lines: Vec<usize> = lines.collect(); // the line of each record
+    let n_lines = lines.last().map_or(0, |last| last + 1);
+    if n_lines < 2 {
+        return Err(DataError::TooFewRecords { path: configs[0].path.clone(), n: n_lines });
     }
-    // Both splits keep their order.
+    // Both splits keep their order, and each line is in one of them.
     let mut random = ChaCha8Rng::seed_from_u64(train.seed);
-    let mut order: Vec<(u64, usize)> = (0..places.len()).map(|idx| (random.next_u64(), idx)).collect();
+    let mut order: Vec<(u64, usize)> = (0..n_lines).map(|line| (random.next_u64(), line)).collect();
     order.sort_unstable();
-    let n_val = n_held_out(places.len(), data.val_fraction);
-    let held: BTreeSet<usize> = order.iter().take(n_val).map(|(_, idx)| *idx).collect();
+    let mut rest = n_held_out(places.len(), data.val_fraction);
+    let mut held = vec![false; n_lines];
+    for (_, line) in order.into_iter().take(n_lines - 1) {
+        held[line] = rest > 0;
+        let range = lines.partition_point(|it| *it < line)..lines.partition_point(|it| *it <= line);
+        rest = rest.saturating_sub(range.len());
+    }
     // A pass ends with a whole batch, unless batches grow or ranks draw their own: then any row may be the only one.
     let has_any_rows = config.schedule.initial_batch_size.is_some() || config.distributed.sync == SyncKind::Local;
     let batch_size = if has_any_rows { 1 } else { train.batch_size };
     let [train, val] = [false, true].map(|is_held| {
-        let places = places.iter().enumerate().filter(|(idx, _)| held.contains(idx) == is_held);
-        Examples::new(tokens.clone(), places.map(|(_, place)| *place).collect(), batch_size)
+        let places = places.iter().zip(&lines).filter(|(_, line)| held[**line] == is_held);
+        Examples::new(tokens.clone(), places.map(|(place, _)| *place).collect(), batch_size)
     });
     let train = if finetune.packing { train.packed(max_tokens) } else { train };
     let summary = Records { rows: train.n_filled_rows(), ..records };
@@ -145,7 +158,7 @@ fn max_tokens(max_tokens: usize, model: &ModelConfig) -> usize {
 }
 
 /// The version of rendering and encoding: files of other versions are not used.
-const RULES: &[u8] = concat!("records 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
+const RULES: &[u8] = concat!("records 2, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
 
 /// All records, in the cache.
 struct Stored {
@@ -237,19 +250,28 @@ struct ReadRecords<'a> {
 
 impl ReadRecords<'_> {
     fn read(&mut self, line: &[u8]) -> Result<Result<(), String>, DataError> {
-        let (example, endless) = match Record::parse(line).and_then(|record| self.renderer.render(&record)) {
-            Ok(rendered) => rendered,
+        let mut examples = match Record::parse(line).and_then(|record| self.renderer.render(&record)) {
+            Ok(examples) => examples,
             Err(problem) => return Ok(Err(problem)),
         };
-        if self.records.used > 0 && self.records.preferences != example.rejected.is_some() {
-            let problem = "is a preference and others are not, or the other way round\n  hint: a run is trained on one \
-                           or the other";
-            return Ok(Err(problem.to_owned()));
+        // Of a conversation without its answers that are empty or cut off, the others remain.
+        if examples.iter().any(|(example, _)| example.n_counted() > 0) {
+            examples.retain(|(example, _)| example.n_counted() > 0);
+        } else {
+            examples.truncate(1);
         }
-        self.add(&example, endless).map(Ok)
+        for (idx, (example, endless)) in examples.into_iter().enumerate() {
+            if self.records.used > 0 && self.records.preferences != example.rejected.is_some() {
+                let problem = "is a preference and others are not, or the other way round\n  hint: a run is trained on one \
+                               or the other";
+                return Ok(Err(problem.to_owned()));
+            }
+            self.add(&example, endless, idx > 0)?;
+        }
+        Ok(Ok(()))
     }
 
-    fn add(&mut self, example: &Example, endless: Option<u32>) -> Result<(), DataError> {
+    fn add(&mut self, example: &Example, endless: Option<u32>, continues: bool) -> Result<(), DataError> {
         let records = &mut self.records;
         records.longest = records.longest.max(example.ids.len() + example.n_cut);
         records.cut += usize::from(example.n_cut > 0);
@@ -263,7 +285,7 @@ impl ReadRecords<'_> {
         if let Some(token) = endless {
             records.endless.get_or_insert((0, token)).0 += 1;
         }
-        self.store.add(example)
+        self.store.add(example, continues)
     }
 }
 
@@ -319,5 +341,34 @@ mod tests {
         let shorter = opened(&config);
         assert!(shorter.0.iter().all(|example| example.ids.len() <= 7) && shorter.1.cut == 40);
         assert_eq!((shorter.2, kept().len()), (first.2, 4), "other tokens of the same lines");
+    }
+
+    #[test]
+    fn divided_conversations_are_in_one_split() {
+        let talk = |i: usize| {
+            let message = |role: &str, content: String| json!({"role": role, "content": content});
+            let turn = |n: usize| [message("user", format!("{i}?")), message("assistant", format!("yes {n}"))];
+            let messages = [turn(1), turn(2), turn(3)].concat();
+            json!({"messages": messages})
+        };
+        let lines = (10..40).map(|i| talk(i).to_string()).collect::<Vec<_>>().join("\n");
+        let folder = folder([("a.jsonl", lines.as_bytes())]);
+        let mut config = Config::default();
+        config.data.path = folder.path().join("a.jsonl");
+        config.data.cache_dir = Some(folder.path().join("cache"));
+        let template =
+            "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}{% if not add_generation_prompt %}.{% endif %}";
+        let tokenizer = Tokenizer::byte().with_chat_template(template, &["<|end|>"], "<|end|>").unwrap();
+        for packing in [false, true, false] {
+            config.finetune.packing = packing;
+            let (SplitRecords { train, val, summary }, _) = open(&config, &tokenizer, &ignore).unwrap();
+            assert_eq!((summary.used, summary.divided, train.n_records(), val.n_records()), (90, 30, 81, 9));
+            assert_eq!(train.n_filled_rows() < 81, packing);
+            let conversations = |examples: &Examples| -> Vec<String> {
+                examples.iter().map(|example| tokenizer.decode(&example.ids[..2])).collect()
+            };
+            let (train, val) = (conversations(&train), conversations(&val));
+            assert!(val.iter().all(|number| !train.contains(number)), "{val:?}");
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Tokens of a record, and which of them count.
 //!
 //! The tokens of an answer are those that the chat template adds for it after the start of the model's reply (prefix
-//! rendering). This needs no marks in the template, and text before every answer, such as an empty `<think>` block,
-//! does not count.
+//! rendering). This needs no marks in the template, and text that starts every reply does not count. A conversation is one
+//! example as long as each rendered text begins with the one before, and else several, so that each answer follows what
+//! the model is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +25,9 @@ const MAX_BYTES_AT_ONCE: usize = 1 << 16;
 /// The most text that is encoded at once. A cut where the tokenizer has no safe one is far behind what is kept.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
 
+/// An example, and the token that ends its last answer.
+pub(super) type Rendered = (Example, Option<u32>);
+
 /// Turns records into tokens.
 #[derive(Debug)]
 pub(super) struct Renderer<'a> {
@@ -34,18 +38,19 @@ pub(super) struct Renderer<'a> {
     added: BTreeSet<u32>,
     /// The ids of the tokens at which the model stops.
     ends: Arc<[u32]>,
+    /// The texts of those of them that are added tokens.
+    stops: Vec<String>,
     /// The tokens that are kept of a record.
     max_tokens: usize,
     max_encoded_bytes: usize,
     max_rendered_bytes: usize,
 }
 
-/// The refusal of a conversation whose text before an answer changes when the answer is there.
+/// The refusal of a conversation in which an answer cannot be found.
 fn cannot_be_divided(answer: usize) -> String {
     format!(
-        "cannot be divided: the chat template writes what stands before message {} in another way once the message, or \
-         one after it, is there\n  hint: finetune.train_on = \"last\" needs this of the last answer alone, and \"all\" \
-         of none",
+        "cannot be divided: the chat template writes what stands before message {} in another way once the message is \
+         there\n  hint: finetune.train_on = \"all\" does not need to find answers",
         answer + 1
     )
 }
@@ -89,33 +94,39 @@ impl<'a> Renderer<'a> {
     ) -> Result<Self, RenderError> {
         let template = ChatRenderer::of(tokenizer);
         template.as_ref().map_or(Ok(()), ChatRenderer::parse)?;
-        let added = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
+        let ends = generate.ends(tokenizer);
+        let added: Vec<(u32, String)> = tokenizer.added_tokens();
+        let stops = added.iter().filter(|(id, _)| ends.contains(id)).map(|(_, text)| text.clone()).collect();
+        let added = added.into_iter().map(|(id, _)| id).collect();
         Ok(Self {
             tokenizer,
             template,
             train_on,
             added,
-            ends: generate.ends(tokenizer),
+            ends,
+            stops,
             max_tokens,
             max_encoded_bytes: MAX_ENCODED_BYTES,
             max_rendered_bytes: MAX_RENDERED_BYTES,
         })
     }
 
-    /// The tokens of a record, and the one that ends its last answer if the model does not stop at it; fails with the
-    /// reason, which continues a sentence about its line.
-    pub(super) fn render(&self, record: &Record) -> Result<(Example, Option<u32>), String> {
-        let (example, end) = self.render_for(record, self.train_on)?;
-        Ok((example, end.filter(|end| !self.ends.contains(end))))
+    /// The tokens of a record, those of a conversation in one or more examples, each with the token that ends its last
+    /// answer if the model does not stop at it; fails with the reason, which continues a sentence about its line.
+    pub(super) fn render(&self, record: &Record) -> Result<Vec<Rendered>, String> {
+        let examples = self.render_for(record, self.train_on)?;
+        Ok(examples.into_iter().map(|(example, end)| (example, end.filter(|end| !self.ends.contains(end)))).collect())
     }
 
-    /// The tokens of a record, and the one that ends its last answer.
-    fn render_for(&self, record: &Record, train_on: TrainOn) -> Result<(Example, Option<u32>), String> {
+    /// The tokens of a record, and the ones that end the last answers.
+    fn render_for(&self, record: &Record, train_on: TrainOn) -> Result<Vec<Rendered>, String> {
         match (record, &self.template) {
             (Record::Preference(answers), _) => {
-                let [chosen, rejected] = answers.each_ref().map(|answer| self.render_for(answer, TrainOn::Last));
+                let [chosen, rejected] = answers.each_ref().map(|answer| -> Result<Rendered, String> {
+                    Ok(self.render_for(answer, TrainOn::Last)?.pop().expect("the last answer is in an example"))
+                });
                 let ((chosen, end), (rejected, _)) = (chosen?, rejected?);
-                Ok((Example { rejected: Some(Box::new(rejected)), ..chosen }, end))
+                Ok(vec![(Example { rejected: Some(Box::new(rejected)), ..chosen }, end)])
             }
             (Record::Messages { messages, tools }, Some(template)) => {
                 self.conversation(template, messages, tools.as_ref(), train_on)
@@ -131,9 +142,9 @@ impl<'a> Renderer<'a> {
             (Record::Completion { prompt, completion }, None) => {
                 let mut draft = Draft::new(self);
                 draft.add_text(prompt, false)?;
-                draft.add_ended(completion, !completion.is_empty())
+                Ok(vec![draft.add_ended(completion, !completion.is_empty())?])
             }
-            (Record::Text(text), _) => Draft::new(self).add_ended(text, true),
+            (Record::Text(text), _) => Ok(vec![Draft::new(self).add_ended(text, true)?]),
         }
     }
 
@@ -143,7 +154,7 @@ impl<'a> Renderer<'a> {
         messages: &[Value],
         tools: Option<&Value>,
         train_on: TrainOn,
-    ) -> Result<(Example, Option<u32>), String> {
+    ) -> Result<Vec<Rendered>, String> {
         let variables: Map<String, Value> =
             tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
         let prefixes = first_prefixes(messages, train_on);
@@ -155,20 +166,21 @@ impl<'a> Renderer<'a> {
         })
     }
 
-    /// The tokens of a conversation. `render` has the text of the first messages, and of the start of a reply to them:
-    /// it is called once for the whole and at most twice for each answer up to the longest length.
+    /// The tokens of a conversation, an answer in the same example as the one before if the text up to its reply begins
+    /// with the text up to that one. `render` has the text of the first messages, and of the start of a reply to them: it
+    /// is called once for the whole and at most twice for each answer up to the longest length, and once more.
     fn divided(
         &self,
         messages: &[Value],
         train_on: TrainOn,
         mut render: impl FnMut(usize, bool) -> Result<String, String>,
-    ) -> Result<(Example, Option<u32>), String> {
+    ) -> Result<Vec<Rendered>, String> {
         let whole = render(messages.len(), false)?;
         let mut draft = Draft::new(self);
         if train_on == TrainOn::All {
             draft.add_text(&whole, true)?;
             draft.end_answer();
-            return Ok((draft.example, draft.end));
+            return Ok(vec![draft.finished()]);
         }
         let is_answer = |message: &Value| message["role"] == "assistant";
         let answers: Vec<usize> = (0..messages.len()).filter(|idx| is_answer(&messages[*idx])).collect();
@@ -182,10 +194,9 @@ impl<'a> Renderer<'a> {
                 .to_owned());
         }
         let mut n_rendered = 0;
-        // The length of the text of the first messages, if it is how the whole begins.
-        let mut prefix = |n: usize, begins_answer: bool| -> Result<Option<usize>, String> {
+        let mut prefix = |n: usize, begins_answer: bool| -> Result<String, String> {
             if n == messages.len() {
-                return Ok(Some(whole.len()));
+                return Ok(whole.clone());
             }
             let text = render(n, begins_answer)?;
             n_rendered += text.len();
@@ -196,29 +207,80 @@ impl<'a> Renderer<'a> {
                     n,
                     messages.len()
                 )),
-                false => Ok(whole.starts_with(&text).then_some(text.len())),
+                false => Ok(text),
             }
         };
-        // The start of the text without tokens so far.
-        let mut at = 0;
+        let mut examples = Vec::new();
+        let mut text = String::new(); // that has tokens in `draft`
+        let mut has_room = true;
         for &answer in counted {
-            if draft.example.ids.len() >= self.max_tokens {
+            let before = prefix(answer, true)?;
+            let goes_on = before.starts_with(&text);
+            if draft.is_full() && (goes_on || !has_room) {
                 break; // the rest is cut off
             }
-            let (Some(before), Some(after)) = (prefix(answer, true)?, prefix(answer + 1, false)?) else {
-                return Err(cannot_be_divided(answer));
+            let after = prefix(answer + 1, false)?;
+            let asked = match after.strip_prefix(&*before) {
+                Some(completion) => Some((before, completion.to_owned())),
+                None => asked(&before, &after, messages, answer),
             };
-            if before < at || after < before {
-                return Err(cannot_be_divided(answer));
+            let (before, completion) = asked.ok_or_else(|| cannot_be_divided(answer))?;
+            if !(goes_on && before.starts_with(&text)) {
+                examples.push(std::mem::replace(&mut draft, Draft::new(self)).finished());
+                text.clear();
             }
-            draft.add_text(&whole[at..before], false)?;
-            let has_text = messages[answer]["content"].as_str().is_none_or(|content| !content.trim().is_empty())
+            draft.add_after_answer(&before[text.len()..])?;
+            has_room = !draft.is_full();
+            let content = messages[answer]["content"].as_str();
+            let has_text = content.is_none_or(|content| !content.trim().is_empty())
                 || messages[answer].get("tool_calls").is_some();
-            draft.add_answer(&whole[before..after], has_text)?;
-            at = after;
+            draft.add_answer(&completion, content.unwrap_or_default(), has_text)?;
+            text = before + &completion;
         }
-        draft.add_text(&whole[at..], false)?;
-        Ok((draft.example, draft.end))
+        if let Some(rest) = whole.strip_prefix(&*text) {
+            draft.add_after_answer(rest)?;
+        }
+        examples.push(draft.finished());
+        Ok(examples)
+    }
+}
+
+/// A prompt and an answer to it, where the text `after` an answer does not begin with the text `before` it, which ends with
+/// the start of the reply: most templates then start a thought that they leave out of the answer. `None` if the texts
+/// differ earlier.
+fn asked(before: &str, after: &str, messages: &[Value], answer: usize) -> Option<(String, String)> {
+    let n_common: usize =
+        before.chars().zip(after.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+    let tag = before[..n_common].rfind('<').filter(|tag| !before[*tag..n_common].contains('>'));
+    let (same, start) = before.split_at(tag.unwrap_or(n_common));
+    let last = messages.get(answer.checked_sub(1)?)?["content"].as_str()?.trim();
+    if before.rfind(last)? + last.len() > same.len() {
+        return None;
+    }
+    let rest = &after[same.len()..];
+    let content = messages[answer]["content"].as_str().unwrap_or_default();
+    let follows = |completion: &str| Some((before.to_owned(), completion.to_owned()));
+    match start.trim_end() {
+        "" => follows(rest),
+        "<think>" if rest.starts_with("</think>") => follows(rest),
+        "<think>" => {
+            let reasoning = messages[answer]["reasoning_content"].as_str();
+            let (thought, space) = match (content.rsplit_once("</think>"), reasoning) {
+                (Some((thought, said)), _) => {
+                    let thought = thought.trim_start();
+                    let space = &said[..said.len() - said.trim_start().len()];
+                    (thought.strip_prefix("<think>").unwrap_or(thought).to_owned(), space)
+                }
+                (None, Some(reasoning)) => (format!("\n{}\n", reasoning.trim()), "\n\n"),
+                (None, None) => ("\n\n".to_owned(), "\n\n"),
+            };
+            let thought = thought.strip_prefix(&start["<think>".len()..]).unwrap_or(&thought);
+            let space = if rest.starts_with(char::is_whitespace) { "" } else { space };
+            follows(&format!("{thought}</think>{space}{rest}"))
+        }
+        start if start.ends_with("</think>") && rest.starts_with("</think>") => follows(&rest["</think>".len()..]),
+        _ if rest.trim_start().starts_with(content.trim()) => follows(rest),
+        _ => Some((same.to_owned(), rest.to_owned())),
     }
 }
 
@@ -228,21 +290,39 @@ struct Draft<'a> {
     example: Example,
     /// The last token of the text that was added last.
     last: Option<u32>,
-    /// The last added token of this text, such as `<|im_end|>`, and its position.
+    /// The last added token of this text, such as `<|im_end|>`, and its position. In an answer, none is looked for behind
+    /// the one that ends it.
     stop: Option<(usize, u32)>,
+    /// The tokens up to this end at which the model stops: the others stand in the answer.
+    more_stops: usize,
     /// The token that ends the last answer.
     end: Option<u32>,
+    /// Whether the text that was added last is an answer at whose end the model does not stop.
+    is_endless: bool,
 }
 
 impl<'a> Draft<'a> {
     fn new(renderer: &'a Renderer<'a>) -> Self {
-        Self { renderer, example: Example::default(), last: None, stop: None, end: None }
+        let example = Example::default();
+        Self { renderer, example, last: None, stop: None, more_stops: usize::MAX, end: None, is_endless: false }
+    }
+
+    fn is_full(&self) -> bool {
+        self.example.ids.len() >= self.renderer.max_tokens
+    }
+
+    fn finished(self) -> Rendered {
+        (self.example, self.end)
+    }
+
+    fn add_text(&mut self, text: &str, counts: bool) -> Result<(), String> {
+        self.add(text, counts, usize::MAX)
     }
 
     /// Adds the tokens of a text, a part of a long one at a time: the tokenizer needs a hundred bytes for each token.
-    fn add_text(&mut self, mut text: &str, counts: bool) -> Result<(), String> {
+    fn add(&mut self, mut text: &str, counts: bool, more_stops: usize) -> Result<(), String> {
         let Renderer { tokenizer, max_encoded_bytes, .. } = self.renderer;
-        (self.last, self.stop) = (None, None);
+        (self.last, self.stop, self.more_stops, self.is_endless) = (None, None, more_stops, false);
         loop {
             let part = &text[..text.floor_char_boundary(*max_encoded_bytes)];
             let at = match part.len() == text.len() {
@@ -270,27 +350,50 @@ impl<'a> Draft<'a> {
         kept.extend(&ids[..n_kept]);
         all.resize(kept.len(), counts);
         *n_cut += ids.len() - n_kept;
-        let stop = ids.iter().rposition(|id| self.renderer.added.contains(id));
-        self.stop = stop.map(|at| (start + at, ids[at])).or(self.stop);
+        for (at, id) in (start..).zip(ids).filter(|(_, id)| self.renderer.added.contains(*id)) {
+            if self.more_stops == 0 {
+                break;
+            }
+            self.stop = Some((at, *id));
+            self.more_stops -= usize::from(self.renderer.ends.contains(id));
+        }
         self.last = ids.last().copied().or(self.last);
     }
 
     /// Adds a text and the end-of-text token, if there is one.
-    fn add_ended(mut self, text: &str, counts: bool) -> Result<(Example, Option<u32>), String> {
+    fn add_ended(mut self, text: &str, counts: bool) -> Result<Rendered, String> {
         self.add_text(text, counts)?;
         self.add_ids(self.renderer.tokenizer.end_of_text().as_slice(), counts);
         self.end_answer();
-        Ok((self.example, self.end))
+        Ok(self.finished())
     }
 
-    /// Adds an answer. Text after its last added token does not count: the model has stopped there.
-    fn add_answer(&mut self, text: &str, counts: bool) -> Result<(), String> {
-        self.add_text(text, counts)?;
+    /// Adds text that no answer is in. If it begins with a token at which the model stops, as in GLM's templates, that ends
+    /// an answer without one.
+    fn add_after_answer(&mut self, text: &str) -> Result<(), String> {
+        let (at, is_endless) = (self.example.ids.len(), self.is_endless);
+        self.add_text(text, false)?;
+        let first = self.example.ids.get(at).copied().filter(|id| is_endless && self.renderer.ends.contains(id));
+        if first.is_some() {
+            self.end = first;
+            self.example.counts[at] = true;
+        }
+        Ok(())
+    }
+
+    /// Adds an answer with this content. Text behind the token at which the model stops does not count, nor behind the last
+    /// added token if it stops at none.
+    fn add_answer(&mut self, text: &str, content: &str, counts: bool) -> Result<(), String> {
+        let said = content.rsplit("</think>").next().unwrap_or_default().trim(); // a thought may be written otherwise
+        let behind = text.find(said).filter(|_| !said.is_empty()).map_or(0, |at| at + said.len());
+        let n_said: usize = self.renderer.stops.iter().map(|stop| text[..behind].matches(&**stop).count()).sum();
+        self.add(text, counts, n_said.saturating_add(1))?;
         if let Some(rest) = self.stop.and_then(|(at, _)| self.example.counts.get_mut(at + 1..)) {
             rest.fill(false);
         }
         if counts {
             self.end_answer();
+            self.is_endless = self.end.is_some_and(|end| !self.renderer.ends.contains(&end));
         }
         Ok(())
     }
@@ -326,20 +429,29 @@ mod tests {
         Renderer::new(tokenizer, train_on, &GenerateConfig::default(), 1 << 20).expect("the template parses")
     }
 
-    /// The text of a record, with what counts in brackets.
+    /// The texts of the examples of a record, with what counts in brackets.
     fn marked(tokenizer: &Tokenizer, train_on: TrainOn, line: &str) -> Result<String, String> {
         let record = Record::parse(line.as_bytes())?;
-        let (Example { ids, counts, .. }, _) = renderer(tokenizer, train_on).render(&record)?;
-        assert_eq!(ids.len(), counts.len());
-        let mut text = String::new();
-        let mut was_counted = false;
-        for (id, counted) in ids.iter().zip(counts) {
-            text += if counted && !was_counted { "[" } else { "" };
-            text += if was_counted && !counted { "]" } else { "" };
-            text += &tokenizer.decode(&[*id]);
-            was_counted = counted;
-        }
-        Ok(text + if was_counted { "]" } else { "" })
+        let marked = |(Example { ids, counts, .. }, _): Rendered| {
+            assert_eq!(ids.len(), counts.len());
+            let mut text = String::new();
+            let mut was_counted = false;
+            for (id, counted) in ids.iter().zip(counts) {
+                text += if counted && !was_counted { "[" } else { "" };
+                text += if was_counted && !counted { "]" } else { "" };
+                text += &tokenizer.decode(&[*id]);
+                was_counted = counted;
+            }
+            text + if was_counted { "]" } else { "" }
+        };
+        let examples = renderer(tokenizer, train_on).render(&record)?;
+        Ok(examples.into_iter().map(marked).collect::<Vec<_>>().join("|"))
+    }
+
+    /// The only example of a record.
+    fn only(examples: Result<Vec<Rendered>, String>) -> Rendered {
+        let [example]: [Rendered; 1] = examples.expect("it renders").try_into().expect("it is one example");
+        example
     }
 
     const TWO_TURNS: &str = r#"{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"},
@@ -370,7 +482,7 @@ mod tests {
             let tokenizer = tokenizer(template);
             let renderer = renderer(&tokenizer, train_on);
             let record = Record::parse(line.as_bytes()).expect("a record");
-            renderer.render(&record).expect("the line renders").1
+            only(renderer.render(&record)).1
         };
         let silent = TEMPLATE.replace("<|endoftext|>", "");
         for train_on in [TrainOn::Assistant, TrainOn::Last, TrainOn::All] {
@@ -383,7 +495,7 @@ mod tests {
         let plain = Tokenizer::byte();
         let renderer = renderer(&plain, TrainOn::Assistant);
         let record = Record::Completion { prompt: "a".to_owned(), completion: "b".to_owned() };
-        assert_eq!(renderer.render(&record).expect("it renders").1, Some(u32::from(b'b')));
+        assert_eq!(only(renderer.render(&record)).1, Some(u32::from(b'b')));
     }
 
     #[test]
@@ -403,8 +515,12 @@ mod tests {
             (example, n_renders)
         };
         let [(all, n_all), (some, n_some)] = [1 << 20, 100].map(|max_tokens| divided(max_tokens, 1 << 30));
-        assert_eq!((n_all, n_some), (4000, 21), "the whole, and two for each answer but the last");
-        let [(all, _), (some, _)] = [all, some].map(|example| example.expect("it can be divided"));
+        assert_eq!(
+            (n_all, n_some),
+            (4000, 22),
+            "the whole, two for each answer but the last, and the first that is cut"
+        );
+        let [(all, _), (some, _)] = [all, some].map(only);
         assert_eq!((&all.ids[..100], &all.counts[..100]), (&*some.ids, &*some.counts));
         assert_eq!((all.n_cut, some.n_cut), (0, all.ids.len() - 100));
         let error = divided(1 << 20, 1 << 20).0.expect_err("too much is rendered");
@@ -419,7 +535,7 @@ mod tests {
         for tokenizer in [bpe, Tokenizer::byte().with_end_of_text()] {
             let ids = |max_encoded_bytes| {
                 let renderer = Renderer { max_encoded_bytes, ..renderer(&tokenizer, TrainOn::All) };
-                records.each_ref().map(|record| renderer.render(record).expect("it can be encoded").0)
+                records.each_ref().map(|record| only(renderer.render(record)).0)
             };
             let [whole, parts] = [1 << 20, 40].map(ids);
             assert_eq!(whole[0], parts[0]);
@@ -440,20 +556,92 @@ mod tests {
         assert!(error.starts_with("has messages, and the model has no chat template"), "{error}");
     }
 
+    /// Turns of which each template writes earlier ones otherwise than later ones.
     #[test]
-    fn templates_that_cannot_be_divided_are_refused() {
+    fn answers_follow_what_the_model_is_asked() {
+        let begin = "{% for m in messages %}{{ m.role[0] }}:";
+        let end = "\n{% endfor %}{% if add_generation_prompt %}a:";
+        let thinks = "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}\
+            <|end|>{% else %}{{ m.content }}{% endif %}\n{% endfor %}{% if add_generation_prompt %}a:<think>\n{% endif %}";
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let answer = |text: &str| json!({"role": "assistant", "content": text});
+        let plain = json!([user("hi"), answer("yes"), user("so"), answer("no")]);
+        let thought = json!([user("hi"), answer("<think>\nhm\n</think>\n\nyes"), user("so"), answer("no")]);
+        let named = json!([user("hi"), answer("the <|end|>"), user("so"), answer("")]);
+        for (template, messages, expected) in [
+            // Qwen3: an empty thought in the last answer alone.
+            (
+                format!(
+                    "{begin}{{% if m.role == 'assistant' and loop.last %}}()\n{{% endif %}}{{{{ m.content }}}}<|end|>{end}{{% endif %}}"
+                ),
+                &plain,
+                "u:hi<|end|>\na:[()\nyes<|end|>]\n|u:hi<|end|>\na:yes<|end|>\nu:so<|end|>\na:[()\nno<|end|>]\n",
+            ),
+            // Phi-3: a token behind all turns, at which the model stops, too.
+            (
+                format!("{begin}{{{{ m.content }}}}<|end|>{end}{{% else %}}<|endoftext|>{{% endif %}}"),
+                &plain,
+                "u:hi<|end|>\na:[yes<|end|>]\n<|endoftext|>|u:hi<|end|>\na:yes<|end|>\nu:so<|end|>\na:[no<|end|>]\n<|endoftext|>",
+            ),
+            // An end within an answer does not end it, and an empty answer counts nowhere.
+            (
+                format!("{begin}{{{{ m.content }}}}<|end|>{end}{{% else %}}<|endoftext|>{{% endif %}}"),
+                &named,
+                "u:hi<|end|>\na:[the <|end|><|end|>]\n<|endoftext|>|u:hi<|end|>\na:the <|end|><|end|>\nu:so<|end|>\na:<|end|>\n<|endoftext|>",
+            ),
+            // R1: a reply starts with a thought, which earlier turns do not have.
+            (
+                thinks.to_owned(),
+                &plain,
+                "u:hi\na:<think>\n[\n</think>\n\nyes<|end|>]\n|u:hi\na:yes<|end|>\nu:so\na:<think>\n[\n</think>\n\nno<|end|>]\n",
+            ),
+            (
+                thinks.to_owned(),
+                &thought,
+                "u:hi\na:<think>\n[hm\n</think>\n\nyes<|end|>]\n|u:hi\na:\n\nyes<|end|>\nu:so\na:<think>\n[\n</think>\n\nno<|end|>]\n",
+            ),
+            // GLM: the next turn ends an answer, and nothing the last.
+            (
+                "{% for m in messages %}{{ '<|end|>' if m.role == 'user' else 'a:' }}{{ m.content }}{% endfor %}\
+                 {% if add_generation_prompt %}a:{% endif %}"
+                    .to_owned(),
+                &plain,
+                "<|end|>hia:[yes<|end|>]soa:[no]",
+            ),
+            // Thoughts that a reply starts with and an answer ends at once, or that it ends at once.
+            (
+                format!(
+                    "{begin}{{{{ '</think>' if m.role == 'assistant' }}}}{{{{ m.content }}}}<|end|>{end}<think>\n{{% endif %}}"
+                ),
+                &plain,
+                "u:hi<|end|>\na:<think>\n[</think>yes<|end|>]\n|u:hi<|end|>\na:</think>yes<|end|>\nu:so<|end|>\na:<think>\n[</think>no<|end|>]\n",
+            ),
+            (
+                format!("{begin}{{{{ m.content }}}}<|end|>{end}<x></x>{{% endif %}}"),
+                &plain,
+                "u:hi<|end|>\na:<x></x>[yes<|end|>]\n|u:hi<|end|>\na:yes<|end|>\nu:so<|end|>\na:<x></x>[no<|end|>]\n",
+            ),
+        ] {
+            let tokenizer = Tokenizer::byte().with_end_of_text();
+            let tokenizer =
+                tokenizer.with_chat_template(&template, &["<|end|>"], "<|end|>").expect("it has a template");
+            let line = json!({"messages": messages}).to_string();
+            assert_eq!(marked(&tokenizer, TrainOn::Assistant, &line).expect("it renders"), expected, "{template}");
+            let last = marked(&tokenizer, TrainOn::Last, &line).expect("it renders");
+            assert!(expected.ends_with(&last) || !expected.contains("\n|"), "{template}: {last}");
+        }
+    }
+
+    #[test]
+    fn conversations_that_suit_no_template_are_refused() {
+        // The question changes once it is answered.
+        let changes = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|endoftext|>{% endfor %}";
         let line = TWO_TURNS.replace('\n', " ");
-        // A thought only in the last answer, as some templates write it.
-        let only_last = TEMPLATE.replace("m.role == 'assistant' %}()", "m.role == 'assistant' and loop.last %}()");
-        let error = marked(&tokenizer(&only_last), TrainOn::Assistant, &line).expect_err("it changes");
+        let error = marked(&tokenizer(changes), TrainOn::Assistant, &line).expect_err("it changes");
         assert!(error.contains("before message 2 ") && error.contains("hint: "), "{error}");
         assert_eq!(
-            marked(&tokenizer(&only_last), TrainOn::Last, &line).expect("the last answer stays"),
-            "u:hi\na:yes<|endoftext|>\nu:so\na:()\n[no<|endoftext|>]\n"
-        );
-        assert_eq!(
-            marked(&tokenizer(&only_last), TrainOn::All, &line).expect("the whole text renders"),
-            "[u:hi\na:yes<|endoftext|>\nu:so\na:()\nno<|endoftext|>\n]"
+            marked(&tokenizer(changes), TrainOn::All, &line).expect("the whole text renders"),
+            "[4hi<|endoftext|>yes<|endoftext|>so<|endoftext|>no<|endoftext|>]"
         );
         let tool = r#"{"messages": [{"role": "tool", "content": "1"}, {"role": "assistant", "content": "2"}]}"#;
         let error = marked(&tokenizer(TEMPLATE), TrainOn::Assistant, tool).expect_err("it raises");

@@ -11,7 +11,7 @@ use crate::data::tokens::{self, CacheKey, Width, Writer};
 use crate::data::{DataError, Tokens};
 
 /// The numbers of a record in its file, and of all records at the end of it.
-const NUMBERS: usize = 5;
+const NUMBERS: usize = 6;
 
 /// The numbers in memory before they are written.
 const MAX_WAITING: usize = 1 << 16;
@@ -27,14 +27,16 @@ pub(super) struct Place {
     /// Tokens of the worse answer, which follow; 0 without one.
     pub(super) n_rejected: usize,
     n_rejected_cut: usize,
+    /// Whether it is of the same line as the one before.
+    pub(super) continues: bool,
 }
 
 impl Place {
-    /// The place of a record whose tokens begin at `start`.
+    /// The place of a record, the first of its line, whose tokens begin at `start`.
     pub(super) fn of(example: &Example, start: usize) -> Self {
         let [n_rejected, n_rejected_cut] = example.rejected.as_ref().map_or([0; 2], |it| [it.ids.len(), it.n_cut]);
         let (n_tokens, n_counted, n_cut) = (example.ids.len(), example.n_counted(), example.n_cut);
-        Self { start, n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut }
+        Self { start, n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut, continues: false }
     }
 
     pub(super) fn end(&self) -> usize {
@@ -89,13 +91,16 @@ impl Store<'_> {
         let mut places: Vec<Place> = Vec::with_capacity(each.len());
         for numbers in each {
             let start = places.last().map_or(0, Place::end);
-            let [n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut] = sizes(numbers);
-            places.push(Place { start, n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut });
+            let [n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut, continues] = sizes(numbers);
+            let continues = continues > 0;
+            places.push(Place { start, n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut, continues });
         }
-        let [skipped, cut, longest, n_endless, _] = sizes(of_all);
+        let [skipped, cut, longest, n_endless, ..] = sizes(of_all);
+        let is_divided = |pair: &&[Place]| !pair[0].continues && pair[1].continues;
         let records = Records {
             used: places.len(),
             rows: 0,
+            divided: places.windows(2).filter(is_divided).count(),
             skipped,
             cut,
             tokens: places.iter().map(|place| place.n_tokens as u64).sum(),
@@ -133,17 +138,18 @@ pub(super) struct NewStore {
 }
 
 impl NewStore {
-    pub(super) fn add(&mut self, example: &Example) -> Result<(), DataError> {
-        let Place { start: _, n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut } = Place::of(example, 0);
+    /// Adds a record; `continues` if it is of the same line as the one before.
+    pub(super) fn add(&mut self, example: &Example, continues: bool) -> Result<(), DataError> {
+        let Place { start: _, n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut, .. } = Place::of(example, 0);
         self.marked.add(&marked(example))?;
-        self.numbers.add(&[n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut].map(number))
+        self.numbers.add(&[n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut, usize::from(continues)].map(number))
     }
 
     pub(super) fn finish(mut self, records: &Records) -> Result<(), DataError> {
         let (n_endless, token) = records.endless.unwrap_or_default();
         let of_all = [records.skipped, records.cut, records.longest, n_endless].map(number);
         self.numbers.add(&of_all)?;
-        self.numbers.add(&[token])?;
+        self.numbers.add(&[token, 0])?;
         self.marked.finish()?;
         self.numbers.finish()
     }
