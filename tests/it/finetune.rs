@@ -636,12 +636,19 @@ fn plan_predicts_finetuning() {
         let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--print-config"];
         folder.succeed(&[&arguments[..], more].concat())
     };
-    let packed = print(&["--set", "finetune.packing=true"]);
+    let packed = print(&["--set", "finetune.packing=true", "--epochs", "2"]);
     // The epochs are those that were asked for, however many rows a step has.
     let steps = |config: &str| toml::from_str::<toml::Table>(config).expect("TOML")["train"]["max_steps"].as_integer();
-    assert_eq!(steps(&print(&[])), Some(6), "22 records, 8 rows, 2 passes");
-    assert_eq!(steps(&print(&["--set", "train.batch_size=2"])), Some(22));
-    assert_eq!(steps(&print(&["--set", "train.grad_accumulation_steps=2"])), Some(4));
+    let two = |more: &[&str]| steps(&print(&[&["--epochs", "2"], more].concat()));
+    assert_eq!(two(&[]), Some(6), "22 records, 8 rows, 2 passes");
+    assert_eq!(two(&["--set", "train.batch_size=2"]), Some(22));
+    assert_eq!(two(&["--set", "train.grad_accumulation_steps=2"]), Some(4));
+    assert_eq!(two(&["--set", "data.val_fraction=0.5"]), Some(4), "12 records");
+    // Without them there are 60 steps, which end when the validation loss rises.
+    let default = print(&[]);
+    assert_eq!(steps(&default), Some(60), "20 passes");
+    assert!(default.contains("early_stopping_patience = 2 "), "{default}");
+    assert!(!packed.contains("early_stopping_patience"), "{packed}");
     assert!(packed.contains("batch_size = 1\n"), "{packed}");
     folder.write("packed.toml", &packed);
     let plan =
@@ -843,7 +850,7 @@ fn resume_uses_or_refuses_every_argument() {
         let refused = folder.fail(&arguments);
         assert!(refused.contains(expected) && refused.contains("hint: "), "{arguments:?}: {refused}");
     }
-    // Records and weights that have moved are the same.
+    // Records and weights that have moved are the same. All passes that are asked for are made.
     let further = folder.json(&resumed("runs/copy", "same.jsonl", &["--method", "lora", "--epochs", "3"]));
     assert_eq!(further["steps"], 9, "22 records, 8 rows, 3 passes");
     assert!(number(&further["base_val_loss"]) > number(&further["tuned_val_loss"]), "{further}");

@@ -9,4 +9,4 @@ mod starting_config;
 
 pub use chat_format::ChatFormat;
 pub use config::{BaseWeights, FinetuneConfig, FinetuneMethod, PreferenceLoss, TrainOn};
-pub use starting_config::{n_steps, starting_config};
+pub use starting_config::{Length, starting_config};
