@@ -91,6 +91,17 @@ def main():
         optimizer.step()
         worst = [max(a, b) for a, b in zip(worst, away(line, found))]
         print(f"step {line['step']}: loss {line['train_loss']:.6f} {found[0]:.6f}, gradient norm {line['gradient_norm']:.6f} {found[1]:.6f}")
+    # The end of the log, of the pair that was held out; rewards are TRL's.
+    end = next(line for line in map(json.loads, open(run / "metrics.jsonl")) if "val_margin" in line)
+    held = [row for row in every if row not in kept]
+    with torch.no_grad():
+        chosen, rejected = (log_probabilities(model, ids[held], labels[held]) for ids, labels in sides)
+        loss = losses(kind, beta, chosen, rejected, of_base[held]).item()
+    means = [(sums / counts).item() for sums, counts in (chosen, rejected)]
+    margin = beta * ((chosen[0] - rejected[0] - of_base[held]).item() if kind == "dpo" else means[0] - means[1])
+    print(f"held out: loss {end['val_loss']:.6f} {loss:.6f}, margin {end['val_margin']:.6f} {margin:.6f}")
+    if abs(end["val_loss"] - loss) > 1e-4 or abs(end["val_margin"] - margin) > 1e-3 or end["val_accuracy"] != (margin > 0):
+        sys.exit("they differ on the pair that was held out")
     print(f"{kind}: largest relative difference: loss {worst[0]:.1e}, gradient norm {worst[1]:.1e}")
     if worst[0] > 1e-4 or worst[1] > 1e-3:
         sys.exit("they differ")

@@ -11,7 +11,6 @@ use crate::config::{DataConfig, GenerateConfig, PositionKind};
 use crate::data::{self, BatchSource, Records, Split, Tokens};
 use crate::format::{cut_in_the_middle, grouped, without_control};
 use crate::generate::{Generator, LanguageModel};
-use crate::model::Parameter;
 use crate::run::{Answers, BeforeAndAfter, Checkpoint, RunDir, Trained};
 use crate::tokenizer::Tokenizer;
 use crate::train::evaluate::{self, Loss};
@@ -31,7 +30,6 @@ const SHOWN_OF_PROMPT: usize = 160;
 /// The new model compared with its base.
 pub(super) struct Compared {
     result: BeforeAndAfter,
-    trained_parameters: u64,
     base_sha256: Option<String>,
     records: Records,
 }
@@ -125,13 +123,6 @@ impl Compared {
         let general = general_split(general_text, &after)?;
         let held_out = watch.losses("held-out records", models, &split.val, batch_size)?;
         let general = general.map(|text| watch.losses("a general text", models, &text, batch_size)).transpose()?;
-        let trained_parameters = match after.config.finetune.lora() {
-            Some(lora) => {
-                let trained = lora.parameters(&before.model.parameters().collect::<Vec<_>>());
-                trained.iter().map(Parameter::n_numbers).sum()
-            }
-            None => summary.parameters as u64,
-        };
         let (tokenizer, generate) = (after.tokenizer, after.config.generate);
         let settings = GenerateConfig {
             temperature: 0.0, // the likeliest answers
@@ -157,17 +148,16 @@ impl Compared {
         lock.check()?;
         result.write(&run)?;
         let base_sha256 = state.adapter.map(|adapter| adapter.base_sha256);
-        Ok(Self { result, trained_parameters, base_sha256, records: split.summary })
+        Ok(Self { result, base_sha256, records: split.summary })
     }
 
     /// Prints the comparison, or with `json` the summary with it; `run` is the base as the user named it.
     pub(super) fn print(&self, run: &Path, json: bool, summary: &Summary) -> anyhow::Result<()> {
-        let Self { result, trained_parameters, base_sha256, records } = self;
+        let Self { result, base_sha256, records } = self;
         let BeforeAndAfter { held_out_loss: [before, after], general_loss, general_tokens, answers } = result;
         if json {
             let mut object = serde_json::to_value(summary)?;
             let more = json!({
-                "trained_parameters": trained_parameters,
                 "base": run.to_string_lossy(),
                 "base_sha256": base_sha256,
                 "counted_tokens": records.counted_tokens,
@@ -184,8 +174,9 @@ impl Compared {
             return print_json(&object);
         }
         print(&format!(
-            "held-out records: loss {before:.4} before, {after:.4} after; {} parameters trained\n",
-            grouped(*trained_parameters)
+            "{}: loss {before:.4} before, {after:.4} after; {} parameters trained\n",
+            if records.preferences { "chosen answers of held-out preferences" } else { "held-out records" },
+            grouped(summary.trained_parameters)
         ))?;
         if let Some([before, after]) = general_loss {
             print(&format!(

@@ -19,7 +19,7 @@ use crate::format::{counted, duration, grouped, rough_duration, whole, without_c
 use crate::optimizer::BatchSchedule;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
-use crate::train::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary, precision};
+use crate::train::{Evaluation, Event, Exchange, Logged, Observer, Preferred, Started, Summary, precision};
 use crate::view::sparkline;
 
 const BAR: &str = "{wide_bar} step {human_pos}/{human_len}  {msg}{left}";
@@ -128,15 +128,15 @@ impl Progress {
                 whole(summary.tokens_per_s)
             ));
         }
-        if let (Some(last), Some(best), Some(step), Some(bits)) =
-            (summary.val_loss, summary.best_val_loss, summary.best_step, summary.val_bits_per_byte)
-        {
+        if let (Some(last), Some(best), Some(step)) = (summary.val_loss, summary.best_val_loss, summary.best_step) {
+            let unit = if summary.preferred.is_some() { "pair" } else { "token" };
             screen.line(&format!(
-                "val loss {last:.4} nats per token, {bits:.4} bits per byte, over the whole split\n\
+                "val loss {last:.4} nats per {unit}{}, over the whole split\n\
                  best checkpoint: step {}, val loss {best:.4}",
+                besides_loss(summary.val_bits_per_byte, summary.preferred),
                 grouped(step as u64)
             ));
-            if let Some(gzip) = summary.gzip_bits_per_byte {
+            if let Some((gzip, bits)) = summary.gzip_bits_per_byte.zip(summary.val_bits_per_byte) {
                 let is_worse = bits * best / last > gzip;
                 let hint = "\n  hint: the model predicts the text worse than gzip: train longer, or on more text";
                 let hint = if is_worse { hint } else { "" };
@@ -314,9 +314,14 @@ impl Screen {
         if let Some(from) = started.from.as_ref().filter(|_| !started.resumed) {
             self.line(&format!("starting from the weights of `{from}`"));
         }
+        let share = started.trained_parameters as f64 / started.parameters.max(1) as f64;
+        let trained = match share < 1.0 {
+            true => format!(", {} of them trained ({:.1} %)", grouped(started.trained_parameters), 100.0 * share),
+            false => String::new(),
+        };
         self.line(&format!(
-            "{} parameters; {} training and {} validation tokens; vocabulary of {}",
-            grouped(started.parameters as u64),
+            "{} parameters{trained}; {} training and {} validation tokens; vocabulary of {}",
+            grouped(started.parameters),
             grouped(started.train_tokens as u64),
             grouped(started.val_tokens as u64),
             started.vocab_size,
@@ -404,11 +409,11 @@ impl Screen {
 
     fn evaluated(&mut self, evaluation: &Evaluation) {
         self.line(&format!(
-            "{}  estimates: train loss {:.4}, val loss {:.4}, {:.4} bits per byte{}",
+            "{}  estimates: train loss {:.4}, val loss {:.4}{}{}",
             step_label(evaluation.step, self.max_steps),
             evaluation.train_loss,
             evaluation.val_loss,
-            evaluation.val_bits_per_byte,
+            besides_loss(evaluation.val_bits_per_byte, evaluation.preferred),
             if evaluation.is_best { " (best so far)" } else { "" },
         ));
     }
@@ -478,6 +483,15 @@ pub(super) fn style(template: &str) -> ProgressStyle {
 /// A time left, for the end of a line; nothing below a second, which is unknown or over.
 fn left(s: f64) -> String {
     if s < 1.0 { String::new() } else { format!("  {} left", rough_duration(s)) }
+}
+
+/// What is told after a validation loss.
+fn besides_loss(bits_per_byte: Option<f64>, preferred: Option<Preferred>) -> String {
+    let bits = bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte"));
+    let preferred = preferred.map(|Preferred { accuracy, margin }| {
+        format!(", {:.0} % of the chosen answers preferred, by a margin of {margin:.4}", 100.0 * accuracy)
+    });
+    bits.or(preferred).unwrap_or_default()
 }
 
 /// The shares of time that ranks spend waiting and communicating.

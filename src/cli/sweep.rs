@@ -122,7 +122,7 @@ fn line(entry: &Entry) -> String {
         ),
         Entry::LeftOut { trial, reason } => format!("trial {trial} is left out: {reason}"),
         Entry::Reached { trial, step, bits_per_byte, .. } => {
-            format!("trial {trial}: {bits_per_byte:.4} bits per byte after {step} steps")
+            format!("trial {trial}: validation loss {bits_per_byte:.4} after {step} steps")
         }
         Entry::Failed { trial, reason, .. } => format!("trial {trial} ended: {reason}"),
     }

@@ -130,8 +130,8 @@ fn run_has_several_names() {
 fn train_and_eval_print_equal_json() {
     let folder = Folder::new();
     let report = folder.json(&["train", "tiny.toml", "--json"]);
-    let expected = "best_step best_val_loss device gzip_bits_per_byte median_step_ms parameters peak_rss_mib run_dir steps tokens \
-                    tokens_per_s train_loss train_s val_bits_per_byte val_loss wall_s";
+    let expected = "best_step best_val_loss device gzip_bits_per_byte median_step_ms parameters peak_rss_mib run_dir \
+                    steps tokens tokens_per_s train_loss train_s trained_parameters val_bits_per_byte val_loss wall_s";
     assert_eq!(keys(&report).join(" "), expected);
     assert_eq!(report["run_dir"], "runs/tiny");
     assert!((1.0..4.0).contains(&report["gzip_bits_per_byte"].as_f64().expect("a number")), "{report}");

@@ -9,7 +9,7 @@ use std::{
 
 use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::{Value, json};
-use tinderbox::config::{Config, MatmulPrecision};
+use tinderbox::config::{Config, MatmulPrecision, PreferenceLoss};
 use tinderbox::data::{BatchSource, Corpus, OpenOptions};
 use tinderbox::distributed::DistributedError;
 use tinderbox::finetune::ChatFormat;
@@ -17,7 +17,7 @@ use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, Lora, Target};
 use tinderbox::optimizer::Gradients;
 use tinderbox::run::{RunDir, Trained, locate};
-use tinderbox::train::{Event, Interrupter, Start, TrainError, evaluate, train_on};
+use tinderbox::train::{Event, Interrupter, Start, Summary, TrainError, evaluate, train_on};
 use tinderbox_kernels::Targets;
 
 use crate::devices::{ndarray, wgpu};
@@ -432,6 +432,67 @@ fn preferences(n: usize) -> String {
     (0..n).map(pair).collect()
 }
 
+/// Checks the last loss, accuracy and margin of a run by the saved models, as TRL defines them.
+fn assert_preferred(place: &Place, run: &str, config: Config, summary: &Summary) {
+    let tuned = Trained::open(&place.path(run).join("last"), None).expect("it opens");
+    let base = Trained::open(&place.path("base"), None).expect("it opens");
+    let pairs: Vec<_> = tuned.corpus().expect("a corpus").val_batches().spread_pairs(64, 1, 100).collect();
+    let beta = config.finetune.beta;
+    let rewards = |model: &Gpt, batch: &tinderbox::data::Batch| -> [f64; 2] {
+        let (tokens, _) = batch.clone().to_device(&model.device());
+        let means = model.row_losses(tokens, &batch.targets, MatmulPrecision::F32, None);
+        let means = means.try_into_vec_as::<f32>().expect("two numbers");
+        [0, 1].map(|row| {
+            let n = batch.targets[row * batch.seq_len..][..batch.seq_len].iter().filter(|it| **it >= 0).count();
+            -f64::from(means[row]) * if config.finetune.preference == PreferenceLoss::Dpo { n as f64 } else { 1.0 }
+        })
+    };
+    let mut means = [0.0; 3];
+    for batch in &pairs {
+        let ([chosen, rejected], base) = (rewards(&tuned.model, batch), rewards(&base.model, batch));
+        let (loss, margin) = match config.finetune.preference {
+            PreferenceLoss::Dpo => {
+                let margin = beta * (chosen - rejected - (base[0] - base[1]));
+                ((-margin).exp().ln_1p(), margin)
+            }
+            PreferenceLoss::Orpo => {
+                let log_odds = |log_p: f64| log_p - (-log_p.exp()).ln_1p();
+                let likelier = log_odds(chosen) - log_odds(rejected);
+                (-chosen + beta * (-likelier).exp().ln_1p(), beta * (chosen - rejected))
+            }
+        };
+        for (mean, of_pair) in means.iter_mut().zip([loss, f64::from(u8::from(margin > 0.0)), margin]) {
+            *mean += of_pair / pairs.len() as f64;
+        }
+    }
+    let preferred = summary.preferred.expect("they are measured");
+    let found = [summary.val_loss.expect("it was evaluated"), preferred.accuracy, preferred.margin];
+    assert!(largest_difference(&found, &means) < 1e-5, "{run}: {found:?} are {means:?}");
+}
+
+#[test]
+fn rising_losses_end_finetuning_and_resume_exactly() {
+    let place = place();
+    let stopping = ["train.max_steps=300", "train.early_stopping_patience=2", "train.eval_interval=1"];
+    for (name, records, more) in [
+        ("rows", records(), &["optimizer.learning_rate=0.3"][..]),
+        ("packed", records(), &["optimizer.learning_rate=0.3", "finetune.packing=true", "train.batch_size=1"]),
+        ("dpo", preferences(14), &["optimizer.learning_rate=1.0"]),
+    ] {
+        fs::write(place.path("records.jsonl"), records);
+        let config = || config(&place, &[&stopping[..], more].concat());
+        let [whole, parts] = ["whole", "parts"].map(|it| format!("{name}-{it}"));
+        let (summary, _) = place.train(&whole, config(), Start::New, None).expect("the run trains");
+        let (steps, best) = (summary.steps, summary.best_step.expect("it was evaluated"));
+        assert!(steps < 300 && best < steps, "{name}: {summary:?}");
+        // Stopped between the best step and the end.
+        place.train(&parts, config(), Start::New, Some(steps - 1)).expect("the run stops as asked");
+        place.train(&parts, config(), Start::Resume, None).expect("the run resumes");
+        place.assert_same(&whole, &parts, &["metrics.jsonl", "best", "last"]);
+        place.assert_same(&whole, &parts, &[&format!("checkpoints/step-{steps:06}/state.json")]);
+    }
+}
+
 #[test]
 fn preferences_favor_chosen_answers_and_resume_exactly() {
     let place = place();
@@ -439,16 +500,29 @@ fn preferences_favor_chosen_answers_and_resume_exactly() {
     for (name, overrides) in [
         ("dpo", &["finetune.dropout=0.1"][..]),
         ("orpo", &["finetune.preference=\"orpo\"", "train.grad_accumulation_steps=2"]),
+        ("rounded", &["finetune.base_weights=\"int8\""]),
     ] {
         let [whole, parts] = ["whole", "parts"].map(|it| format!("{name}-{it}"));
         let config = || config(&place, overrides);
         let (summary, losses) = place.train(&whole, config(), Start::New, None).expect("the run trains");
-        if name == "dpo" {
+        if name != "orpo" {
             // The mean of the first steps; at the first one the model is the base.
             assert!((f64::from(losses[0]) - std::f64::consts::LN_2).abs() < 0.05, "{losses:?}");
         }
         assert!(losses[losses.len() - 1] < losses[0], "{losses:?}");
-        assert_eq!(summary.best_step, Some(10), "the last one is the best");
+        let preferred = summary.preferred.expect("they are measured");
+        assert_eq!((summary.val_bits_per_byte, preferred.accuracy), (None, 1.0), "{preferred:?}");
+        let log = String::from_utf8(place.read(&format!("{whole}/metrics.jsonl"))).expect("text");
+        let line = |key: &str| log.lines().rfind(|line| line.contains(key)).expect("a line").to_owned();
+        let line = |key: &str| serde_json::from_str::<Value>(&line(key)).expect("JSON");
+        let (estimate, end) = (line("val_loss_estimate"), line("\"val_loss\""));
+        for key in ["val_loss", "val_accuracy", "val_margin"] {
+            // Adapters beside the base, rounded or not, and merged with it.
+            let most = if name == "rounded" { 0.02 } else { 1e-5 };
+            assert!((number(&estimate[&format!("{key}_estimate")]) - number(&end[key])).abs() < most, "{key}: {end}");
+        }
+        assert_eq!(number(&end["val_margin"]), preferred.margin);
+        assert_preferred(&place, &whole, config(), &summary);
         assert_resumed(&place, &parts, config, &whole);
     }
     let full = place.train("full", config(&place, &["finetune.method=\"full\""]), Start::New, None);
@@ -601,6 +675,14 @@ fn finetune_makes_run_for_every_command() {
     assert_eq!(compared["general_loss"][1], done["general_loss"]);
     let page = folder.read("runs/base-my/report.html");
     assert!(page.contains("Before and after") && page.contains("tokens of general text"));
+    let learned = tinderbox::format::grouped(done["trained_parameters"].as_u64().expect("a number"));
+    assert!(page.contains(&format!("{learned} of them learned")), "{learned}");
+    let listed = folder.json(&["runs", "runs/base-my", "--json"]);
+    assert_eq!(listed[0]["trained_parameters"], done["trained_parameters"]);
+    // The list, the report and the log have one number of bits per byte.
+    let bits = number(&done["val_bits_per_byte"]) / number(&done["val_loss"]) * number(&done["best_val_loss"]);
+    assert!((number(&listed[0]["val_bits_per_byte"]) - bits).abs() < 1e-9, "{listed} {bits}");
+    assert!(page.contains(&format!("{bits:.4}")), "{bits}");
     let measured = folder.json(&["eval", "runs/base-my", "--data", "my.jsonl", "--json"]);
     assert_eq!(measured["records"], 24);
     assert_eq!(measured["tokens"], done["counted_tokens"]);
@@ -676,11 +758,13 @@ fn plan_predicts_finetuning() {
 #[test]
 fn sweep_tries_finetuning_settings() {
     let folder = folder();
+    folder.write("my.jsonl", preferences(20));
     let config = folder.succeed(&["finetune", "runs/base", "--data", "my.jsonl", "--print-config"]);
     folder.write("tune.toml", config);
     let sweep = ["sweep", "tune.toml", "--space", "finetune.rank=2,4", "--method", "grid", "--budget", "20s", "--json"];
     let outcome = folder.json(&sweep);
     assert!(outcome["trials"].as_array().is_some_and(|trials| trials.len() == 3), "{outcome}");
+    assert_eq!(outcome["unit"], "nats per pair");
     let best = folder.read("sweeps/tune/best.toml");
     assert!(best.contains("[finetune]") && best.contains("rank = "), "{best}");
     let done = ["train", "sweeps/tune/best.toml", "--set", "train.max_steps=2", "--run-dir", "runs/best", "--json"];

@@ -32,7 +32,7 @@ pub(super) fn losses(curves: &Curves, facts: &RunInfo) -> Chart {
     Chart {
         mark,
         ceiling: if first > 0.0 { MOST_GROWTH * first } else { f64::INFINITY },
-        ..Chart::new("loss", ["Loss", "nats per token"], vec![training, validation])
+        ..Chart::new("loss", ["Loss", facts.loss_unit()], vec![training, validation])
     }
 }
 
@@ -71,6 +71,20 @@ pub(super) const GRADIENT_NORM: Column =
 
 pub(super) const SPEED: Column =
     Column { id: "speed", title: ["Speed", "tokens per second"], key: "tokens_per_s", decimals: Some(0) };
+
+pub(super) const ACCURACY: Column = Column {
+    id: "accuracy",
+    title: ["Preferences learned", "share of validation pairs"],
+    key: "val_accuracy_estimate",
+    decimals: Some(2),
+};
+
+pub(super) const MARGIN: Column = Column {
+    id: "margin",
+    title: ["Margin of preferences", "difference of the rewards"],
+    key: "val_margin_estimate",
+    decimals: Some(4),
+};
 
 /// The gradient norm of each layer of a run, as curves of one chart; of a deep model only some of the layers.
 pub(super) fn gradient_norms(curves: &Curves) -> Chart {

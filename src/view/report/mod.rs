@@ -165,9 +165,10 @@ impl Report {
     /// The page.
     pub fn html(&self) -> String {
         let losses = curves::losses(&self.curves, &self.facts);
-        let [rate, norm, speed] =
-            [curves::LEARNING_RATE, curves::GRADIENT_NORM, curves::SPEED].map(|column| column.single(&self.curves));
-        let charts = [losses, rate, norm, curves::gradient_norms(&self.curves), speed];
+        let [accuracy, margin, rate, norm, speed] =
+            [curves::ACCURACY, curves::MARGIN, curves::LEARNING_RATE, curves::GRADIENT_NORM, curves::SPEED]
+                .map(|column| column.single(&self.curves));
+        let charts = [losses, accuracy, margin, rate, norm, curves::gradient_norms(&self.curves), speed];
         let measured = self.measured.as_ref();
         let heads = |Measured { step, heads, evidence, .. }: &Measured| {
             let sheet = scored_heads_sheet(heads, evidence);

@@ -89,23 +89,27 @@ fn fragment(body: String) -> Fragment {
 /// The name, value and remark of each known important number.
 fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     let facts = &report.facts;
-    let (mark, unit) = match facts.is_estimate {
-        true => ("~", "nats per token, an estimate"),
-        false => ("", "nats per token, over the whole split"),
-    };
+    let (mark, extent) = if facts.is_estimate { ("~", "an estimate") } else { ("", "over the whole split") };
+    let unit = format!("{}, {extent}", facts.loss_unit());
     let loss = |loss| marked_loss(loss, facts.is_estimate);
-    let perplexity = facts.val_loss.map(|loss| format!("{mark}{}", short(loss.exp())));
+    let perplexity =
+        facts.val_loss.filter(|_| facts.val_accuracy.is_none()).map(|loss| format!("{mark}{}", short(loss.exp())));
     let trained = report.processes.last().and_then(|process| process.train_tokens);
     let epochs = |tokens: u64| {
         let epochs = trained.map(|n| short(tokens as f64 / n.max(1) as f64));
         epochs.map(|epochs| format!("{epochs} times the training text")).unwrap_or_default()
     };
+    let preferred = facts.val_accuracy.map(|share| format!("{mark}{:.0} %", 100.0 * share));
+    let margin = facts.val_margin.map_or_else(String::new, |margin| format!(", by a margin of {mark}{margin:.4}"));
+    let learned = facts.trained_parameters.filter(|n| Some(*n) != facts.parameters);
+    let learned = learned.map_or_else(|| "learned numbers".to_owned(), |n| format!("{} of them learned", grouped(n)));
     let step_ms = median(&report.curves, "median_step_ms").map(|ms| format!("{} ms per step", short(ms)));
     let tiles = [
-        ("Best validation loss", facts.val_loss.map(loss), unit.to_owned()),
+        ("Best validation loss", facts.val_loss.map(loss), unit),
         ("Perplexity", perplexity, "equally likely choices per token".to_owned()),
         ("Bits per byte", facts.val_bits_per_byte.map(loss), "of the validation text".to_owned()),
-        ("Parameters", facts.parameters.map(grouped), "learned numbers".to_owned()),
+        ("Preferences", preferred, "of the chosen answers preferred".to_owned() + &margin),
+        ("Parameters", facts.parameters.map(grouped), learned),
         ("Tokens seen", facts.tokens.map(grouped), facts.tokens.map(epochs).unwrap_or_default()),
         ("Tokens per second", median(&report.curves, "tokens_per_s").map(whole), step_ms.unwrap_or_default()),
     ];
@@ -126,7 +130,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let vocabulary = last.and_then(|process| process.vocab_size).or(tokenizer.map(|(n, _)| n as u64));
     let rows = [
         ("Best checkpoint", facts.best_step.map(|step| format!("step {}", grouped(step)))),
-        ("Last weights", last_weights(&report.curves)),
+        ("Last weights", last_weights(&report.curves, facts.loss_unit())),
         ("Total time", facts.wall_s.map(duration)),
         ("Training time", facts.train_s.map(duration)),
         ("Peak memory", peak_mib.map(|mib| format!("{} MiB", whole(mib)))),
@@ -144,11 +148,11 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
 }
 
 /// The loss of the last weights: over the whole validation split, or the last estimate.
-fn last_weights(curves: &Curves) -> Option<String> {
+fn last_weights(curves: &Curves, unit: &str) -> Option<String> {
     let last = |column| curves.column(column).pop();
     let shown = |loss: f64, bits: Option<f64>, is_estimate: bool| {
         let bits = bits.map(|bits| format!(", {} bits per byte", marked_loss(bits, is_estimate)));
-        format!("{} nats per token{}", marked_loss(loss, is_estimate), bits.unwrap_or_default())
+        format!("{} {unit}{}", marked_loss(loss, is_estimate), bits.unwrap_or_default())
     };
     let (estimate, whole) = (last("val_loss_estimate"), last("val_loss"));
     match whole {
@@ -187,11 +191,11 @@ mod tests {
         };
         let done = json!({"step": 20, "val_loss": 1.5, "val_bits_per_byte": 2.0, "val_loss_estimate": 1.4});
         let estimate = json!({"step": 30, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.75});
-        let shown = last_weights(&curves(std::slice::from_ref(&done)));
+        let shown = last_weights(&curves(std::slice::from_ref(&done)), "nats per token");
         assert_eq!(shown.as_deref(), Some("1.5000 nats per token, 2.0000 bits per byte"));
         // A finished run that continues with more steps.
-        let shown = last_weights(&curves(&[done, estimate]));
+        let shown = last_weights(&curves(&[done, estimate]), "nats per token");
         assert_eq!(shown.as_deref(), Some("~1.2500 nats per token, ~1.7500 bits per byte"));
-        assert_eq!(last_weights(&Curves::default()), None);
+        assert_eq!(last_weights(&Curves::default(), "nats per token"), None);
     }
 }

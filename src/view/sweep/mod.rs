@@ -98,7 +98,7 @@ fn values(outcome: &Outcome, row: &TrialRow) -> String {
     base.into_iter().chain(pairs).collect::<Vec<_>>().join(" ")
 }
 
-/// The bits per byte; empty without a result.
+/// The loss; empty without a result.
 fn loss(row: &TrialRow) -> String {
     row.bits_per_byte.map(|loss| format!("{loss:.4}")).unwrap_or_default()
 }
@@ -126,6 +126,7 @@ mod tests {
             sweep_dir: "sweeps/<my>".into(),
             keys: vec!["model.mlp".to_owned(), "optimizer.learning_rate".to_owned()],
             plan: SweepPlan { base_s: 120.0, full_s: 120.0, n_settings: 3, n_seeds: 1, jobs: 1 },
+            unit: "bits per byte",
             trials: vec![
                 row(2, "swiglu", Some(1.5), None),
                 row(0, "gelu", Some(1.75), None),

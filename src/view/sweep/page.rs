@@ -14,9 +14,9 @@ use crate::view::svg::plot;
 const STYLE: &str = include_str!("../assets/sweep.css");
 const SCRIPT: &str = include_str!("../assets/sweep.js");
 
-/// The page of a sweep. `curves` has those of the trials, in order: seconds of training, and bits per byte.
+/// The page of a sweep. `curves` has those of the trials, in order: seconds of training, and losses.
 pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
-    let best = outcome.best().map(|best| format!("{}: {} bits per byte", values(outcome, best), loss(best)));
+    let best = outcome.best().map(|best| format!("{}: {} {}", values(outcome, best), loss(best), outcome.unit));
     let lead = format!(
         "{} settings of {}. {}",
         outcome.trials.len(),
@@ -35,7 +35,7 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
     if !scatters.is_empty() {
         sections.push(("Each key", section(scatters)));
     }
-    sections.push(("Importance", sheet_fragment(&importance(&outcome.importance))));
+    sections.push(("Importance", sheet_fragment(&importance(&outcome.importance, outcome.unit))));
     sections.push(("Settings", section(settings(outcome))));
     if let Some(toml) = &outcome.best_toml {
         let toml = escape(toml);
@@ -53,12 +53,12 @@ fn chart(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Chart {
         has_dots: true,
         ..Series::new(&format!("trial {}", row.trial), ranked_class(at), in_ms(curve))
     });
-    let title = ["Validation loss", "bits per byte, by seconds of training steps"];
+    let about = format!("{}, by seconds of training steps", outcome.unit);
     Chart {
         across: SECONDS,
         is_ranked: true,
         is_logarithmic: true,
-        ..Chart::new("loss", title, series.rev().collect())
+        ..Chart::new("loss", ["Validation loss", &about], series.rev().collect())
     }
 }
 
@@ -77,10 +77,11 @@ fn settings(outcome: &Outcome) -> String {
             loss(row),
         )
     });
+    let unit = outcome.unit;
     format!(
-        "<p>Ranked by validation loss in bits per byte after {} of training steps.</p>\n\
+        "<p>Ranked by validation loss in {unit} after {} of training steps.</p>\n\
          <div class=\"wide-table\" role=\"region\" aria-label=\"The settings\" tabindex=\"0\"><table>\n\
-         <tr><th>trial</th>{keys}<th>parameters</th><th>step</th><th>steps</th><th>bits per byte</th></tr>\n\
+         <tr><th>trial</th>{keys}<th>parameters</th><th>step</th><th>steps</th><th>{unit}</th></tr>\n\
          {}</table></div>\n",
         duration(outcome.plan.full_s),
         rows.collect::<String>()
@@ -88,7 +89,7 @@ fn settings(outcome: &Outcome) -> String {
 }
 
 /// The share of each key as bars, and the mean loss of each group of its values.
-fn importance(keys: &[Importance]) -> Sheet {
+fn importance(keys: &[Importance], unit: &str) -> Sheet {
     let shares = keys.iter().filter_map(|it| Some((it.key.clone(), it.share?))).collect();
     let groups: Vec<(&str, &Group)> =
         keys.iter().flat_map(|it| it.groups.iter().map(move |group| (&*it.key, group))).collect();
@@ -101,7 +102,7 @@ fn importance(keys: &[Importance]) -> Sheet {
     };
     let rows = groups.iter().map(|(key, group)| format!("{} = {}", name(key), group.values)).collect();
     let scale = ColorScale::signed(losses.iter().map(|loss| mean - loss));
-    let grid = Grid::new(rows, vec!["bits per byte".to_owned()], ColumnKind::Named, scale, cell);
+    let grid = Grid::new(rows, vec![unit.to_owned()], ColumnKind::Named, scale, cell);
     Sheet {
         heading: "Importance".to_owned(),
         lead: "The share of the variance of the ranks that the values of a key explain, beyond what chance would (the \

@@ -59,7 +59,8 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
         if let Some(loss) = info.val_loss {
             let bits = info.val_bits_per_byte.map_or_else(String::new, |bits| format!(", {bits:.4} bits per byte"));
             let mark = if info.is_estimate { "about " } else { "" };
-            line(&format!("Best validation loss: {mark}{loss:.4} nats per token{bits}. {}\n", condition(model)));
+            let (unit, condition) = (info.loss_unit(), condition(model, info.val_accuracy));
+            line(&format!("Best validation loss: {mark}{loss:.4} {unit}{bits}. {condition}\n"));
         }
         if let Some(curve) = curve {
             line(&format!("![The loss during training]({curve})\n"));
@@ -70,8 +71,11 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
 }
 
 /// The tokens that the loss counts: those of answers, or of a text with or without the ends of documents.
-fn condition(model: &Outgoing) -> String {
+fn condition(model: &Outgoing, preferred: Option<f64>) -> String {
     let FinetuneConfig { base, train_on, .. } = &model.config.finetune;
+    if let Some(share) = preferred {
+        return format!("It is that of preferences; of the chosen answers, {:.0} % are preferred.", 100.0 * share);
+    }
     if base.is_some() {
         let counted =
             if *train_on == TrainOn::All { "all tokens of the records" } else { "the answers and their ends" };

@@ -39,6 +39,11 @@ pub trait BatchSource: Debug + Send + Sync {
     /// If `context_length` or `batch_size` is 0.
     fn spread(&self, context_length: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>>;
 
+    /// Like [`BatchSource::spread`], but a batch of preferences has the worse answers, too, as a drawn one does.
+    fn spread_pairs(&self, context_length: usize, batch_size: usize, n: usize) -> Box<dyn Iterator<Item = Batch>> {
+        self.spread(context_length, batch_size, n)
+    }
+
     /// Covers everything once: every token except the first of each text is a target exactly once.
     ///
     /// # Panics
@@ -83,6 +88,10 @@ impl BatchSource for Arc<dyn BatchSource> {
 
     fn spread(&self, context_length: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
         (**self).spread(context_length, batch_size, n_batches)
+    }
+
+    fn spread_pairs(&self, context_length: usize, batch_size: usize, n: usize) -> Box<dyn Iterator<Item = Batch>> {
+        (**self).spread_pairs(context_length, batch_size, n)
     }
 
     fn check(&self) -> Result<(), DataError> {

@@ -25,8 +25,12 @@ const FIRST_WITH_CHECKSUMS: u64 = 2;
 pub struct Best {
     /// Its step, whose checkpoint is kept.
     pub step: usize,
-    /// The estimated validation loss, in nats per token.
+    /// The estimated validation loss, in nats per token; of preferences, in nats per pair.
     pub val_loss: f64,
+    /// Of preferences, the share of pairs whose better answer is preferred. An older version, whose loss was that of the
+    /// better answers, has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_accuracy: Option<f64>,
 }
 
 /// The training state, apart from tensors. Batches, dropout and learning rates follow from the step.

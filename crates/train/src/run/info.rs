@@ -37,6 +37,8 @@ pub struct RunInfo {
     /// Updates in all.
     pub max_steps: Option<u64>,
     pub parameters: Option<u64>,
+    /// Those that the steps change: all, or only adapters.
+    pub trained_parameters: Option<u64>,
     /// Tokens trained on, with repetition.
     pub tokens: Option<u64>,
     /// The time of all steps in seconds, including those before a resume.
@@ -49,6 +51,11 @@ pub struct RunInfo {
     pub is_estimate: bool,
     /// The same in bits per byte of text: comparable between tokenizers.
     pub val_bits_per_byte: Option<f64>,
+    /// Of preferences, the share of validation pairs whose better answer is preferred, at the best step. The loss is that
+    /// of the preference, in nats per pair.
+    pub val_accuracy: Option<f64>,
+    /// How much more it is preferred on average.
+    pub val_margin: Option<f64>,
     pub best_step: Option<u64>,
     pub device: Option<String>,
     /// The start time of the run, in seconds since 1970.
@@ -61,6 +68,11 @@ pub struct RunInfo {
 }
 
 impl RunInfo {
+    /// What the losses are in.
+    pub fn loss_unit(&self) -> &'static str {
+        if self.val_accuracy.is_some() { "nats per pair" } else { "nats per token" }
+    }
+
     /// Reads the summary of a run, as far as its files allow.
     pub fn read(run: &RunDir) -> Result<Self, RunError> {
         let config = config_table(run)?;
@@ -96,6 +108,12 @@ impl RunInfo {
             None => best_estimate(&metrics, step),
         };
         let (val_loss, best_step) = best.unzip();
+        let mut of_best = metrics.iter().rev().filter(|line| Some(line.step) == best_step);
+        let preferred = of_best.find_map(|line| {
+            let whole = line.val_accuracy.zip(line.val_margin);
+            whole.or_else(|| line.val_accuracy_estimate.zip(line.val_margin_estimate))
+        });
+        let (val_accuracy, val_margin) = preferred.unzip();
         Ok(Self {
             run: run.root().to_owned(),
             status,
@@ -105,12 +123,17 @@ impl RunInfo {
                 None => last_process.and_then(|process| process.parameters),
                 Some(_) => run.last().ok().and_then(|last| Checkpoint::n_parameters(&last).ok()),
             },
+            trained_parameters: last_process.and_then(|process| process.trained_parameters),
             tokens: metrics.iter().rfind(|line| line.step <= step).and_then(|line| line.tokens),
             train_s: timings.iter().rev().find_map(|line| line.train_s),
             wall_s: timings.iter().rev().find_map(|line| line.wall_s),
             val_loss,
             is_estimate: val_loss.is_some() && !is_complete,
-            val_bits_per_byte: val_loss.and_then(|loss| Some(loss * bits_per_byte_of_a_nat(last_process, &metrics)?)),
+            val_bits_per_byte: val_loss
+                .filter(|_| val_accuracy.is_none())
+                .and_then(|loss| Some(loss * bits_per_byte_of_a_nat(last_process, &metrics)?)),
+            val_accuracy,
+            val_margin,
             best_step,
             device: last_process.and_then(|process| process.device.clone()),
             began_unix_s: processes.first().and_then(|first| first.began_unix_s),

@@ -36,11 +36,16 @@ pub(crate) struct MetricsLine {
     pub train_loss_estimate: Option<f64>,
     pub val_loss_estimate: Option<f64>,
     pub val_bits_per_byte_estimate: Option<f64>,
+    /// Of preferences: the share of pairs whose better answer is preferred, and by how much on average.
+    pub val_accuracy_estimate: Option<f64>,
+    pub val_margin_estimate: Option<f64>,
     pub is_best: Option<bool>,
 
     // The end: the last weights and the best checkpoint, on the whole validation split.
     pub val_loss: Option<f64>,
     pub val_bits_per_byte: Option<f64>,
+    pub val_accuracy: Option<f64>,
+    pub val_margin: Option<f64>,
     pub best_step: Option<u64>,
     pub best_val_loss: Option<f64>,
 }
@@ -83,7 +88,7 @@ pub(crate) fn gradient_norm_of(layer: &str) -> String {
 }
 
 /// The columns of the two logs, in display order.
-pub(super) const COLUMNS: [&str; 19] = [
+pub(super) const COLUMNS: [&str; 23] = [
     "step",
     "tokens",
     "train_loss",
@@ -92,9 +97,13 @@ pub(super) const COLUMNS: [&str; 19] = [
     "train_loss_estimate",
     "val_loss_estimate",
     "val_bits_per_byte_estimate",
+    "val_accuracy_estimate",
+    "val_margin_estimate",
     "is_best",
     "val_loss",
     "val_bits_per_byte",
+    "val_accuracy",
+    "val_margin",
     "best_step",
     "best_val_loss",
     "median_step_ms",
@@ -121,6 +130,9 @@ pub struct Process {
     /// The precision of matrix products, as in the config.
     pub matmul_precision: Option<Value>,
     pub parameters: Option<u64>,
+    /// Those that the steps change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained_parameters: Option<u64>,
     pub vocab_size: Option<u64>,
     pub train_tokens: Option<u64>,
     pub val_tokens: Option<u64>,

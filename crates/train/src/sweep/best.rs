@@ -49,7 +49,7 @@ fn results(outcome: &Outcome) -> String {
         return String::new();
     };
     let after = duration(outcome.plan.full_s);
-    let mut text = format!("After {after} of training steps its validation loss is {loss:.4} bits per byte");
+    let mut text = format!("After {after} of training steps its validation loss is {loss:.4} {}", outcome.unit);
     match outcome.base().and_then(|base| Some((base.trial, base.bits_per_byte?))) {
         Some((base, _)) if base == best.trial => text += "; it is the base config itself.",
         Some((_, loss)) => text.extend(["; the base config's is ", &format!("{loss:.4}"), "."]),
@@ -75,8 +75,9 @@ fn changes(
         let why = importance.map_or_else(String::new, |importance| {
             let groups: Vec<String> = importance.groups.iter().map(super::Group::label).collect();
             format!(
-                "Chosen by the sweep. Importance {}; bits per byte, and how many settings: {}.",
+                "Chosen by the sweep. Importance {}; {}, and how many settings: {}.",
                 importance.percent(),
+                outcome.unit,
                 groups.join(", ")
             )
         });

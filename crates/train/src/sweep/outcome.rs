@@ -9,7 +9,7 @@ use toml::Value;
 use super::equal_time::whole_steps;
 use super::space::number;
 use super::{Dimension, NextRange, PAGE, Prepared, Results, Setting, SweepError, SweepPlan, mean, run_name};
-use crate::run::{Curves, RunDir};
+use crate::run::{Curves, RunDir, RunInfo};
 use tinderbox_model::disk::write_atomically;
 use tinderbox_model::format::short;
 
@@ -29,6 +29,8 @@ pub struct Outcome {
     pub keys: Vec<String>,
     #[serde(rename = "course")]
     pub plan: SweepPlan,
+    /// What the losses are in: bits per byte, or of preferences nats per pair.
+    pub unit: &'static str,
     /// Every setting, best first.
     pub trials: Vec<TrialRow>,
     /// Every key, most important first; empty if there are too few results.
@@ -56,7 +58,7 @@ pub struct TrialRow {
     pub parameters: Option<u64>,
     pub step_ms: Option<f64>,
     pub step: Option<usize>,
-    /// Validation loss after them, bits per byte: the mean over its seeds.
+    /// Validation loss after them, in the unit of the outcome: the mean over its seeds.
     pub bits_per_byte: Option<f64>,
     /// The lowest and the highest loss of its seeds.
     pub seeds: Option<[f64; 2]>,
@@ -90,7 +92,7 @@ pub struct Group {
     pub values: String,
     /// The number of settings with these values.
     pub n_trials: usize,
-    /// The mean over the settings with a result, bits per byte.
+    /// The mean over the settings with a result, in the unit of the outcome.
     pub bits_per_byte: Option<f64>,
 }
 
@@ -115,7 +117,10 @@ impl Outcome {
         let mut importance: Vec<Importance> = space.iter().enumerate().map(of_key).collect();
         limit_to_all(&mut importance);
         importance.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
+        let info = RunDir::open(&root.join(run_name(0, 0))).and_then(|run| RunInfo::read(&run));
+        let are_preferences = info.is_ok_and(|info| info.val_accuracy.is_some());
         let mut outcome = Self {
+            unit: if are_preferences { "nats per pair" } else { "bits per byte" },
             sweep_dir: root.to_owned(),
             keys: space.iter().map(|dimension| dimension.key.path.clone()).collect(),
             plan: *plan,
@@ -152,7 +157,8 @@ impl Outcome {
         let curve = |row: &TrialRow| {
             let read = |run: RunDir| Ok((run.config()?, Curves::read(&run)?));
             let Ok((config, curves)) = RunDir::open(&root.join(&row.run)).and_then(read) else { return Vec::new() };
-            let points = curves.column("val_bits_per_byte_estimate");
+            let column = ["val_bits_per_byte_estimate", "val_loss_estimate"].map(|name| curves.column(name));
+            let points = column.into_iter().find(|points| !points.is_empty()).unwrap_or_default();
             // Runs are aligned by training time.
             let step_ms = row.step_ms.unwrap_or_default();
             let s = |step: u64| whole_steps(&config, usize::try_from(step).unwrap_or(usize::MAX)) * step_ms / 1e3;

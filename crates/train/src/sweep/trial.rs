@@ -19,7 +19,7 @@ impl Observer for Silent {
 }
 
 /// Trains the run at `root` to its end, continuing from its last checkpoint, and returns its validation loss in bits per
-/// byte. The inner error is the reason why the run ended without one: a non-finite loss, a panic, or settings that only
+/// byte, of preferences in nats per pair. The inner error is the reason why the run ended without one: a non-finite loss, a panic, or settings that only
 /// training rejects.
 ///
 /// # Errors
@@ -62,5 +62,5 @@ pub(super) fn train(
 fn final_loss(root: &Path, max_steps: usize) -> Option<f64> {
     let run = RunDir::open(root).ok()?;
     let lines = read_lines::<MetricsLine>(&run.join(METRICS)).ok()?.lines;
-    lines.iter().filter(|line| line.step == max_steps as u64).find_map(|line| line.val_bits_per_byte)
+    lines.iter().filter(|line| line.step == max_steps as u64).find_map(|line| line.val_bits_per_byte.or(line.val_loss))
 }

@@ -109,61 +109,79 @@ fn mean(
     Ok(mean_while(model, batches, precision, &Ranks::alone(), |_| true)?.expect("nothing stops this evaluation"))
 }
 
-/// The mean loss over all batches, divided among the ranks. All of them call this function with the same weights;
-/// `None` if `goes_on`, which is asked before each batch with the number of those done, said no on any rank. The losses are added in batch order, no matter which rank computed
-/// them, so that ranks whose CPUs round alike get the same result as a single process.
+/// The mean loss over all batches, as [`means_while`] computes it.
 pub(super) fn mean_while(
     model: &Gpt,
-    mut batches: impl Iterator<Item = Batch>,
+    batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,
     ranks: &Ranks,
-    mut goes_on: impl FnMut(usize) -> bool,
+    goes_on: impl FnMut(usize) -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
+    let loss = |batch: Batch| {
+        let (tokens, targets) = batch.to_device(&model.device());
+        model.loss(tokens, None, targets, precision, None)
+    };
+    let means = means_while(batches, Batch::n_targets, loss, ranks, goes_on)?;
+    Ok(means.map(|(tokens, [nats_per_token])| Loss { tokens, nats_per_token }))
+}
+
+/// The means of what `measure` returns of each batch, `[K]`, weighted by the number of what it is a mean of, and the sum
+/// of these. The batches are divided among the ranks, which all call this function with the same weights; `None` if
+/// `goes_on`, which is asked before each batch with the number of those done, said no on any rank. The numbers are added
+/// in batch order, no matter which rank computed them, so that ranks whose CPUs round alike get the same result as a
+/// single process.
+pub(super) fn means_while<const K: usize>(
+    mut batches: impl Iterator<Item = Batch>,
+    n_of: impl Fn(&Batch) -> usize,
+    measure: impl Fn(Batch) -> Tensor<1>,
+    ranks: &Ranks,
+    mut goes_on: impl FnMut(usize) -> bool,
+) -> Result<Option<(usize, [f64; K])>, TensorReadError> {
     let n_of_round = if ranks.is_alone() { BATCHES_AHEAD } else { BATCHES_OF_A_RANK * ranks.size() };
-    let (mut total, mut n_tokens, mut n_done) = (0.0, 0, 0);
+    let (mut totals, mut n_all, mut n_done) = ([0.0; K], 0, 0);
     loop {
         let round: Vec<Batch> = batches.by_ref().take(n_of_round).collect();
         if round.is_empty() {
             break;
         }
-        let sizes: Vec<usize> = round.iter().map(Batch::n_targets).collect();
+        let sizes: Vec<usize> = round.iter().map(&n_of).collect();
         let goes_on = |place| goes_on(n_done + place);
-        let Some(losses) = losses_of(model, round, precision, ranks, goes_on)? else { return Ok(None) };
-        n_done += losses.len();
-        for (n, loss) in sizes.into_iter().zip(losses) {
-            total += f64::from(loss) * n as f64;
-            n_tokens += n;
+        let Some(means) = means_of::<K>(round, &measure, ranks, goes_on)? else { return Ok(None) };
+        n_done += sizes.len();
+        for (n, means) in sizes.into_iter().zip(means.chunks_exact(K)) {
+            totals.iter_mut().zip(means).for_each(|(total, mean)| *total += f64::from(*mean) * n as f64);
+            n_all += n;
         }
     }
-    Ok(Some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
+    Ok(Some((n_all, totals.map(|total| total / n_all as f64))))
 }
 
-/// The losses of `batches`, computed by all ranks together; `None` if a rank was stopped.
-fn losses_of(
-    model: &Gpt,
+/// The `K` numbers of each batch, computed by all ranks together; `None` if a rank was stopped.
+fn means_of<const K: usize>(
     batches: Vec<Batch>,
-    precision: MatmulPrecision,
+    measure: &impl Fn(Batch) -> Tensor<1>,
     ranks: &Ranks,
     mut goes_on: impl FnMut(usize) -> bool,
 ) -> Result<Option<Vec<f32>>, TensorReadError> {
-    let n = batches.len();
-    let mut losses = vec![0.0; n + 1]; // the last element counts stopped ranks
+    let n = K * batches.len();
+    let mut means = vec![0.0; n + 1]; // the last element counts stopped ranks
     let (mut places, mut unread) = (Vec::new(), Vec::new());
     for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
         if !goes_on(place) {
-            losses[n] = 1.0;
+            means[n] = 1.0;
             break;
         }
-        let (tokens, targets) = batch.to_device(&model.device());
         places.push(place);
-        unread.push(model.loss(tokens, None, targets, precision, None));
+        unread.push(measure(batch));
     }
     let read = if unread.is_empty() { Ok(Vec::new()) } else { Tensor::cat(unread, 0).try_into_vec_as::<f32>() };
     for (idx, place) in places.into_iter().enumerate() {
-        losses[place] = read.as_ref().map_or(f32::NAN, |read| read[idx]);
+        for i in 0..K {
+            means[place * K + i] = read.as_ref().map_or(f32::NAN, |read| read[idx * K + i]);
+        }
     }
-    ranks.all_reduce(&mut losses, ExchangeDtype::F32); // exact: each sum is of one loss and zeros
+    ranks.all_reduce(&mut means, ExchangeDtype::F32); // exact: each sum is of one number and zeros
     read?; // only after the all-reduce, so that the other ranks do not wait for a failed device
-    let n_stopped = losses.pop().expect("the last value is the number of stops");
-    Ok((n_stopped < 0.5).then_some(losses))
+    let n_stopped = means.pop().expect("the last value is the number of stops");
+    Ok((n_stopped < 0.5).then_some(means))
 }

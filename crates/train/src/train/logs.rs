@@ -53,7 +53,8 @@ impl Logs {
             began_unix_s: Some(unix_s()),
             device: Some(started.device.clone()),
             matmul_precision: serde_json::to_value(started.matmul_precision).ok(),
-            parameters: Some(started.parameters as u64),
+            parameters: Some(started.parameters),
+            trained_parameters: Some(started.trained_parameters),
             vocab_size: Some(started.vocab_size as u64),
             train_tokens: Some(started.train_tokens as u64),
             val_tokens: Some(started.val_tokens as u64),
@@ -112,22 +113,27 @@ impl Logs {
     }
 
     pub(super) fn evaluated(&mut self, evaluation: &Evaluation, tokens: u64) -> Result<(), TrainError> {
-        let Evaluation { step, train_loss, val_loss, val_bits_per_byte, is_best } = *evaluation;
+        let Evaluation { step, train_loss, val_loss, val_bits_per_byte, preferred, is_best } = *evaluation;
+        let [accuracy, margin] = [preferred.map(|it| it.accuracy), preferred.map(|it| it.margin)];
         self.metrics.line(&MetricsLine {
             step: step as u64,
             tokens: Some(tokens),
             train_loss_estimate: Some(train_loss),
             val_loss_estimate: Some(val_loss),
-            val_bits_per_byte_estimate: Some(val_bits_per_byte),
+            val_bits_per_byte_estimate: val_bits_per_byte,
+            val_accuracy_estimate: accuracy,
+            val_margin_estimate: margin,
             is_best: Some(is_best),
             ..MetricsLine::default()
         })?;
         let numbers = [
-            ("loss/train_estimate", train_loss),
-            ("loss/val_estimate", val_loss),
+            ("loss/train_estimate", Some(train_loss)),
+            ("loss/val_estimate", Some(val_loss)),
             ("bits_per_byte/val_estimate", val_bits_per_byte),
+            ("accuracy/val_estimate", accuracy),
+            ("margin/val_estimate", margin),
         ];
-        self.scalars(step, &numbers)
+        self.known_scalars(step, numbers)
     }
 
     pub(super) fn heads(&mut self, step: usize, heads: &ScoredHeads) -> Result<(), TrainError> {
@@ -151,13 +157,14 @@ impl Logs {
             tokens: Some(summary.tokens),
             val_loss: summary.val_loss,
             val_bits_per_byte: summary.val_bits_per_byte,
+            val_accuracy: summary.preferred.map(|it| it.accuracy),
+            val_margin: summary.preferred.map(|it| it.margin),
             best_step: summary.best_step.map(|step| step as u64),
             best_val_loss: summary.best_val_loss,
             ..MetricsLine::default()
         })?;
         let numbers = [("loss/val", summary.val_loss), ("bits_per_byte/val", summary.val_bits_per_byte)];
-        let known = numbers.into_iter().filter_map(|(tag, number)| Some((tag, number?)));
-        self.scalars(summary.steps, &known.collect::<Vec<_>>())
+        self.known_scalars(summary.steps, numbers)
     }
 
     pub(super) fn sampled(&mut self, step: usize, text: &str) -> Result<(), TrainError> {
@@ -181,6 +188,15 @@ impl Logs {
             wall_s: Some(self.before.wall_s + elapsed.wall_s),
             ..TimingsLine::default()
         }
+    }
+
+    fn known_scalars<const N: usize>(
+        &mut self,
+        step: usize,
+        numbers: [(&'static str, Option<f64>); N],
+    ) -> Result<(), TrainError> {
+        let known = numbers.into_iter().filter_map(|(tag, number)| Some((tag, number?)));
+        self.scalars(step, &known.collect::<Vec<_>>())
     }
 
     fn scalars(&mut self, step: usize, numbers: &[(impl AsRef<str>, f64)]) -> Result<(), TrainError> {

@@ -34,7 +34,7 @@ pub use config::{KeptCheckpoints, TrainConfig};
 pub(crate) use devices::in_own_pool;
 pub use devices::train_on;
 pub use error::TrainError;
-pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
+pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Preferred, Started, Summary};
 pub use precision::PrecisionError;
 pub(crate) use prepare::dry_run;
 pub use renderer::RendererObserver;

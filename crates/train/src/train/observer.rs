@@ -59,7 +59,9 @@ pub struct Started {
     pub matmul_precision: MatmulPrecision,
     /// The precision set in the config.
     pub chosen_precision: PrecisionChoice,
-    pub parameters: usize,
+    pub parameters: u64,
+    /// Those that the steps change: all, or only adapters.
+    pub trained_parameters: u64,
     pub train_tokens: usize,
     pub val_tokens: usize,
     /// The size of the validation text in bytes.
@@ -133,14 +135,27 @@ impl Exchange {
 pub struct Evaluation {
     /// Updates made so far.
     pub step: usize,
-    /// The loss on the training split, in nats per token.
+    /// The loss on the training split, in nats per token; of preferences, in nats per pair.
     pub train_loss: f64,
-    /// The loss on the validation split, in nats per token.
+    /// The loss on the validation split.
     pub val_loss: f64,
-    /// The validation loss in bits per byte of text, which is comparable between tokenizers.
-    pub val_bits_per_byte: f64,
+    /// The validation loss in bits per byte of text, which is comparable between tokenizers; `None` of preferences.
+    pub val_bits_per_byte: Option<f64>,
+    /// How well the validation split's preferences are learned.
+    pub preferred: Option<Preferred>,
     /// Whether the validation loss is the lowest so far.
     pub is_best: bool,
+}
+
+/// How well preferences are learned.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Preferred {
+    /// The share of pairs whose better answer has the higher reward.
+    #[serde(rename = "val_accuracy")]
+    pub accuracy: f64,
+    /// How much higher it is on average.
+    #[serde(rename = "val_margin")]
+    pub margin: f64,
 }
 
 /// The results of a run. Losses of the whole validation split are `None` if the run was interrupted.
@@ -150,7 +165,9 @@ pub struct Summary {
     #[serde(serialize_with = "tinderbox_model::format::serialize_path")]
     pub run_dir: PathBuf,
     pub device: String,
-    pub parameters: usize,
+    pub parameters: u64,
+    /// Those that the steps change: all, or only adapters.
+    pub trained_parameters: u64,
     /// Updates made, including those before a resume.
     pub steps: usize,
     /// Tokens trained on, counting repetitions.
@@ -177,10 +194,13 @@ pub struct Summary {
     pub best_val_loss: Option<f64>,
     /// The step of the best checkpoint.
     pub best_step: Option<usize>,
-    /// `val_loss` in bits per byte of text.
+    /// `val_loss` in bits per byte of text; `None` of preferences.
     pub val_bits_per_byte: Option<f64>,
     /// The bits per byte of the beginning of the validation split in gzip's format; `None` of records.
     pub gzip_bits_per_byte: Option<f64>,
+    /// How well the last weights have learned preferences; the fields are missing without them.
+    #[serde(flatten)]
+    pub preferred: Option<Preferred>,
     #[serde(skip)]
     pub interrupted: bool,
 }
@@ -188,14 +208,17 @@ pub struct Summary {
 impl Summary {
     /// The results of a run that has ended, from its logs. This process made none of its steps.
     pub fn of_ended(run: &RunDir) -> Result<Self, RunError> {
-        let RunInfo { step, parameters, tokens, val_loss: best_val_loss, best_step, device, .. } = RunInfo::read(run)?;
+        let RunInfo {
+            step, parameters, trained_parameters, tokens, val_loss: best_val_loss, best_step, device, ..
+        } = RunInfo::read(run)?;
         let lines = read_lines::<MetricsLine>(&run.join(METRICS))?.lines;
         let end = lines.iter().rfind(|line| line.val_loss.is_some());
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         Ok(Self {
             run_dir: run.root().to_owned(),
             device: device.unwrap_or_default(),
-            parameters: count(parameters.unwrap_or_default()),
+            parameters: parameters.unwrap_or_default(),
+            trained_parameters: trained_parameters.or(parameters).unwrap_or_default(),
             steps: count(step),
             tokens: tokens.unwrap_or_default(),
             wall_s: 0.0,
@@ -210,6 +233,7 @@ impl Summary {
             best_step: best_step.map(count),
             val_bits_per_byte: end.and_then(|end| end.val_bits_per_byte),
             gzip_bits_per_byte: None,
+            preferred: end.and_then(|end| Some(Preferred { accuracy: end.val_accuracy?, margin: end.val_margin? })),
             interrupted: false,
         })
     }

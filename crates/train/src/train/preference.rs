@@ -34,6 +34,29 @@ impl Preference {
         precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
     ) -> Tensor<1> {
+        let base = || model.valid().without_adapters();
+        let [losses, _, is_pair] = self.of_pairs(model, &base, batch, precision, dropout);
+        (losses * is_pair).sum()
+    }
+
+    /// The means over the pairs in a batch, `[3]`: the loss, the share of pairs whose better answer has the higher
+    /// reward, and the difference between the rewards. A reward is what TRL calls one: beta times the log-probability of
+    /// an answer, of `dpo` minus that of the model `base`, of `orpo` per token.
+    pub(super) fn measure(&self, model: &Gpt, base: &Gpt, batch: &Batch, precision: MatmulPrecision) -> Tensor<1> {
+        let [losses, margins, _] = self.of_pairs(model, &|| base.clone(), batch, precision, None);
+        let is_right = margins.clone().greater_elem(0.0).float();
+        Tensor::cat([losses, is_right, margins].map(|of_pairs| of_pairs.mean()).to_vec(), 0)
+    }
+
+    /// The loss of each pair, how much higher the reward of its better answer is, and 0 if it is padding, `[n]` each.
+    fn of_pairs(
+        &self,
+        model: &Gpt,
+        base: &dyn Fn() -> Gpt,
+        batch: &Batch,
+        precision: MatmulPrecision,
+        dropout: Option<DropoutKey>,
+    ) -> [Tensor<1>; 3] {
         let (device, n) = (model.device(), batch.batch_size / 2);
         let (tokens, _) = batch.clone().to_device(&device);
         let means = model.row_losses(tokens, &batch.targets, precision, dropout); // [2 n]
@@ -42,12 +65,12 @@ impl Preference {
         let on_device = |numbers: &[f32]| Tensor::<1>::from_data(numbers, &device);
         // Padding rows.
         let is_pair: Vec<f32> = counts[..n].iter().map(|count| if *count > 0.0 { 1.0 } else { 0.0 }).collect();
-        let losses = match self.kind {
+        let [losses, margins] = match self.kind {
             PreferenceLoss::Dpo => {
-                let of_base: Vec<f32> = (0..n).map(|pair| self.of_base(model, batch, pair, precision)).collect();
+                let of_base: Vec<f32> = (0..n).map(|pair| self.of_base(base, batch, pair, precision)).collect();
                 let [chosen_tokens, rejected_tokens] = [&counts[..n], &counts[n..]].map(on_device);
-                let margin = rejected * rejected_tokens - chosen * chosen_tokens - on_device(&of_base);
-                -activation::log_sigmoid(margin * self.beta)
+                let margins = (rejected * rejected_tokens - chosen * chosen_tokens - on_device(&of_base)) * self.beta;
+                [-activation::log_sigmoid(margins.clone()), margins]
             }
             PreferenceLoss::Orpo => {
                 // The logarithm of p / (1 - p), where p is the geometric mean of the tokens' probabilities. A padding
@@ -57,15 +80,16 @@ impl Preference {
                     let log_p = -mean - fill.clone();
                     log_p.clone() - (-log_p.exp()).log1p()
                 };
-                let likelier = log_odds(chosen.clone()) - log_odds(rejected);
-                chosen - activation::log_sigmoid(likelier) * self.beta
+                let likelier = log_odds(chosen.clone()) - log_odds(rejected.clone());
+                let margins = (rejected - chosen.clone()) * self.beta;
+                [chosen - activation::log_sigmoid(likelier) * self.beta, margins]
             }
         };
-        (losses * on_device(&is_pair)).sum()
+        [losses, margins, on_device(&is_pair)]
     }
 
     /// How much likelier the base finds the better answer of a pair, in nats.
-    fn of_base(&self, model: &Gpt, batch: &Batch, pair: usize, precision: MatmulPrecision) -> f32 {
+    fn of_base(&self, base: &dyn Fn() -> Gpt, batch: &Batch, pair: usize, precision: MatmulPrecision) -> f32 {
         let (n, t) = (batch.batch_size / 2, batch.seq_len);
         let rows = [pair, pair + n].map(|row| row * t..(row + 1) * t);
         let end = |row: &std::ops::Range<usize>| {
@@ -83,7 +107,7 @@ impl Preference {
         if let Some(known) = known(&self.of_base.lock().unwrap_or_else(PoisonError::into_inner)) {
             return known;
         }
-        let base = model.valid().without_adapters();
+        let base = base();
         let (tokens, _) = alone.clone().to_device(&base.device());
         let means = base.row_losses(tokens, &alone.targets, precision, None).try_into_vec_as::<f32>();
         let counts: Vec<f32> = alone.targets.chunks(seq_len).map(n_counted).collect();

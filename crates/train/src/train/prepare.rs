@@ -342,6 +342,9 @@ fn resume(
         }
         other => other,
     })?;
+    if corpus.train_batches().are_preferences() && state.best.is_some_and(|best| best.val_accuracy.is_none()) {
+        (state.best, state.evaluations_without_improvement) = (None, 0); // of another loss, by an older version
+    }
     Checkpoint::check_shapes(&dir, &config.model, corpus.tokenizer.vocab_size())?;
     let model = with_adapters(Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), device), &config);
     let mut trainer = Trainer::new(model, &config, corpus.train_batches());

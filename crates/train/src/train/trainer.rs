@@ -275,6 +275,19 @@ impl Trainer {
         self.model = self.model.take().map(change);
     }
 
+    /// The loss, if the data are preferences.
+    pub(super) fn preference(&self) -> Option<&Preference> {
+        self.preference.as_ref()
+    }
+
+    /// The number of parameters, and of those that the steps change.
+    pub(super) fn n_parameters(&self) -> [u64; 2] {
+        self.trained().parameters().fold([0, 0], |[all, trained], row| {
+            let n = row.n_numbers();
+            [all + n, if row.is_trained { trained + n } else { trained }]
+        })
+    }
+
     pub(super) fn weight_norms(&self) -> NormsByLayer {
         NormsByLayer::new(self.trained(), None)
     }

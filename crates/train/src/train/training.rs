@@ -5,7 +5,6 @@ mod measure;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use burn::module::Module;
 use burn::tensor::{Tensor, TensorReadError};
 
 use super::clock::{ExchangeClock, StepClock};
@@ -134,12 +133,14 @@ impl<'a> Training<'a> {
         chosen_precision: PrecisionChoice,
     ) -> Result<(), TrainError> {
         let Self { config, corpus, state, .. } = &*self;
+        let [parameters, trained_parameters] = self.trainer.n_parameters();
         let started = Started {
             run_dir: self.root(),
             device: self.device.name.clone(),
             matmul_precision: config.train.matmul_precision.on(&self.device.device),
             chosen_precision,
-            parameters: self.trainer.evaluated().num_params(),
+            parameters,
+            trained_parameters,
             train_tokens: corpus.train.len(),
             val_tokens: corpus.val.len(),
             val_bytes: corpus.val.bytes(),
@@ -293,7 +294,8 @@ impl<'a> Training<'a> {
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
             let precision = matmul_precision.on(&self.device.device);
-            self.finite(evaluate::estimate(&model, &self.corpus.val_batches(), batch_size, 1, precision))?;
+            let loss = evaluate::estimate(&model, &self.corpus.val_batches(), batch_size, 1, precision);
+            self.check_finite(loss.map_err(|error| self.device_failed(&error))?.nats_per_token)?;
             self.corpus.val.check()?;
         }
         let checkpoint = self.trainer.checkpoint(self.state.clone());
@@ -309,11 +311,13 @@ impl<'a> Training<'a> {
         let evaluation = if interrupted { None } else { self.evaluate_fully()? };
         let Elapsed { train_s, wall_s } = self.elapsed();
         let median_step_ms = self.clock.median_ms();
-        let (val_loss, best) = evaluation.unzip();
+        let (last, best) = evaluation.unzip();
+        let [parameters, trained_parameters] = self.trainer.n_parameters();
         let summary = Summary {
             run_dir: self.root(),
             device: self.device.name.clone(),
-            parameters: self.trainer.evaluated().num_params(),
+            parameters,
+            trained_parameters,
             steps: self.trainer.steps(),
             tokens: self.tokens(),
             wall_s,
@@ -323,12 +327,13 @@ impl<'a> Training<'a> {
             exchange: self.exchange.of_all(self.trainer.ranks(), self.clock.total()),
             peak_rss_mib: peak_rss_mib(),
             train_loss: self.state.train_loss,
-            val_loss,
+            val_loss: last.map(|last| last.loss),
             best_val_loss: best.map(|best| best.val_loss),
             best_step: best.or(self.state.best).map(|best| best.step),
-            val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, self.corpus.val_tokens_per_byte())),
-            gzip_bits_per_byte: val_loss.and_then(|_| self.corpus.val_gzip_bits_per_byte()),
-            interrupted: val_loss.is_none(),
+            val_bits_per_byte: last.and_then(|last| self.val_bits_per_byte(&last)),
+            gzip_bits_per_byte: last.and_then(|_| self.corpus.val_gzip_bits_per_byte()),
+            preferred: last.and_then(|last| last.preferred),
+            interrupted: last.is_none(),
         };
         self.write(|logs| {
             if !summary.interrupted {

@@ -154,6 +154,20 @@ impl Examples {
         };
         rows.map(row).collect()
     }
+
+    /// Batches from the shortest records to the longest, with or without the worse answers.
+    fn batches(&self, batch_size: usize, n_batches: usize, in_pairs: bool) -> Box<dyn Iterator<Item = Batch>> {
+        let mut order: Vec<usize> = (0..self.n_records()).collect();
+        order.sort_by_key(|idx| self.all[*idx].n_tokens);
+        let batches: Vec<Vec<usize>> = order.chunks(batch_size).map(<[usize]>::to_vec).collect();
+        let (n_all, examples) = (batches.len(), self.clone());
+        let n = n_all.min(n_batches);
+        Box::new((0..n).map(move |i| {
+            let rows: Vec<Example> = batches[i * n_all / n].iter().map(|idx| examples.read(*idx)).collect();
+            let rows: Vec<Option<&Example>> = rows.iter().map(Some).collect();
+            if in_pairs { batch_of_pairs(rows) } else { batch(&rows) }
+        }))
+    }
 }
 
 impl BatchSource for Examples {
@@ -163,12 +177,8 @@ impl BatchSource for Examples {
         if self.packed.is_some() {
             return in_a_row(&rows.concat());
         }
-        let mut rows: Vec<Option<&Example>> = rows.iter().map(|row| row.first()).collect();
-        if self.are_preferences() {
-            let rejected: Vec<_> = rows.iter().map(|row| row.and_then(|row| row.rejected.as_deref())).collect();
-            rows.extend(rejected);
-        }
-        batch(&rows)
+        let rows: Vec<Option<&Example>> = rows.iter().map(|row| row.first()).collect();
+        if self.are_preferences() { batch_of_pairs(rows) } else { batch(&rows) }
     }
 
     fn are_preferences(&self) -> bool {
@@ -182,15 +192,11 @@ impl BatchSource for Examples {
 
     /// From the shortest records to the longest; of preferences only the better answers.
     fn spread(&self, _: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
-        let mut order: Vec<usize> = (0..self.n_records()).collect();
-        order.sort_by_key(|idx| self.all[*idx].n_tokens);
-        let batches: Vec<Vec<usize>> = order.chunks(batch_size).map(<[usize]>::to_vec).collect();
-        let (n_all, examples) = (batches.len(), self.clone());
-        let n = n_all.min(n_batches);
-        Box::new((0..n).map(move |i| {
-            let rows: Vec<Example> = batches[i * n_all / n].iter().map(|idx| examples.read(*idx)).collect();
-            batch(&rows.iter().map(Some).collect::<Vec<_>>())
-        }))
+        self.batches(batch_size, n_batches, false)
+    }
+
+    fn spread_pairs(&self, _: usize, batch_size: usize, n: usize) -> Box<dyn Iterator<Item = Batch>> {
+        self.batches(batch_size, n, self.are_preferences())
     }
 
     fn check(&self) -> Result<(), DataError> {
@@ -230,6 +236,14 @@ fn in_a_row(examples: &[Example]) -> Batch {
         .map(|part| alone.iter().flat_map(part).collect::<Vec<_>>());
     let lengths: Arc<[usize]> = alone.iter().map(|batch| batch.seq_len).collect();
     Batch { seq_len: inputs.len(), inputs, targets, batch_size: 1, lengths: Some(lengths) }
+}
+
+/// A batch of these better answers, and then of the worse ones.
+fn batch_of_pairs(mut rows: Vec<Option<&Example>>) -> Batch {
+    rows.extend_from_within(..);
+    let n = rows.len() / 2;
+    rows[n..].iter_mut().for_each(|row| *row = row.and_then(|row| row.rejected.as_deref()));
+    batch(&rows)
 }
 
 /// A batch of these rows, padded; padding is no target, and no token before it attends to it.

@@ -1,16 +1,21 @@
 //! The measurements due after some steps: losses of both splits, attention heads and a sample; and the whole validation
 //! split at the end.
 
+use std::path::PathBuf;
+
 use burn::tensor::TensorReadError;
 
 use super::Training;
 use crate::config::{Config, GenerateConfig, TrainConfig};
 use crate::data::{Batch, BatchSource, batch};
+use crate::distributed::Ranks;
 use crate::run::{Best, Checkpoint, Pending};
 use crate::train::TrainError;
-use crate::train::evaluate::{self, Loss};
-use crate::train::observer::{Evaluation, Event};
+use crate::train::evaluate;
+use crate::train::files::Files;
+use crate::train::observer::{Evaluation, Event, Preferred};
 use crate::train::parallel::weights_of_first;
+use crate::train::preference::Preference;
 use tinderbox_inspect::{self as inspect, ScoredHeads};
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::Gpt;
@@ -53,20 +58,14 @@ impl Training<'_> {
         Ok(true)
     }
 
-    /// Whether the latest model counts as the best: the validation loss of preferences is that of the chosen answers,
-    /// which does not rank models.
-    fn is_latest_best(&self) -> bool {
-        self.corpus.train_batches().are_preferences()
-    }
-
     /// Estimates the losses on both splits, and measures the attention heads if configured; false if interrupted.
     fn evaluate(&mut self) -> Result<bool, TrainError> {
         self.observer.observe(&Event::Evaluating);
         let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
-        let Evaluation { step, val_loss, .. } = evaluation;
+        let Evaluation { step, val_loss, preferred, .. } = evaluation;
         self.evaluated_step = Some(step);
-        if self.is_latest_best() || self.state.best.is_none_or(|best| val_loss < best.val_loss) {
-            self.state.best = Some(Best { step, val_loss });
+        if self.state.best.is_none_or(|best| val_loss < best.val_loss) {
+            self.state.best = Some(Best { step, val_loss, val_accuracy: preferred.map(|it| it.accuracy) });
             self.state.evaluations_without_improvement = 0;
             evaluation.is_best = true;
         } else {
@@ -86,33 +85,42 @@ impl Training<'_> {
         let precision = matmul_precision.on(&self.device.device);
         let splits = [self.corpus.val_batches(), self.corpus.train_batches()];
         let context_length = self.config.model.context_length;
-        let losses = splits
-            .each_ref()
-            .map(|split| self.mean_loss(&model, split.spread(context_length, batch_size, eval_batches), precision));
+        let preference = self.trainer.preference();
+        let base = preference.map(|_| model.clone().without_adapters());
+        let measure = Measure { model: &model, preference: preference.zip(base.as_ref()), precision };
+        let losses = splits.each_ref().map(|split| {
+            let batches = split.spread_pairs(context_length, batch_size, eval_batches);
+            measure.mean(batches, self.trainer.ranks(), |_| !self.interrupter.should_stop()).transpose()
+        });
         splits.iter().try_for_each(BatchSource::check)?;
-        let [Some(val_loss), Some(train_loss)] = losses else { return Ok(None) };
-        let (val_loss, train_loss) = (self.finite(val_loss)?, self.finite(train_loss)?);
-        let val_bits_per_byte = evaluate::bits_per_byte(val_loss, self.corpus.val_tokens_per_byte());
-        Ok(Some(Evaluation { step: self.trainer.steps(), train_loss, val_loss, val_bits_per_byte, is_best: false }))
+        let [Some(val), Some(train)] = losses else { return Ok(None) };
+        let (val, train) = (self.finite_mean(val)?, self.finite_mean(train)?);
+        Ok(Some(Evaluation {
+            step: self.trainer.steps(),
+            train_loss: train.loss,
+            val_loss: val.loss,
+            val_bits_per_byte: self.val_bits_per_byte(&val),
+            preferred: val.preferred,
+            is_best: false,
+        }))
     }
 
-    /// The mean loss over all batches, which are divided among the ranks; `None` if interrupted.
-    fn mean_loss(
-        &self,
-        model: &Gpt,
-        batches: impl Iterator<Item = Batch>,
-        precision: MatmulPrecision,
-    ) -> Option<Result<Loss, TensorReadError>> {
-        let goes_on = |_| !self.interrupter.should_stop();
-        evaluate::mean_while(model, batches, precision, self.trainer.ranks(), goes_on).transpose()
+    /// A loss on the validation split in bits per byte of its text; `None` of preferences.
+    pub(super) fn val_bits_per_byte(&self, val: &Mean) -> Option<f64> {
+        let bits = || evaluate::bits_per_byte(val.loss, self.corpus.val_tokens_per_byte());
+        val.preferred.is_none().then(bits)
+    }
+
+    fn finite_mean(&self, mean: Result<Mean, TensorReadError>) -> Result<Mean, TrainError> {
+        let mean = mean.map_err(|error| self.device_failed(&error))?;
+        self.check_finite(mean.loss).map(|()| mean)
     }
 
     /// Checks that an evaluated loss is finite, which checks the last update too: the loss of a step is computed with
     /// the weights before the update. All ranks have the same loss, and rank 0 reports it.
-    pub(super) fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
-        let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
+    pub(super) fn check_finite(&self, loss: f64) -> Result<(), TrainError> {
         match loss.is_finite() || !self.trainer.ranks().is_first() {
-            true => Ok(loss),
+            true => Ok(()),
             false => Err(self.not_finite(self.trainer.steps(), "evaluated loss", loss, self.trainer.weight_norms())),
         }
     }
@@ -170,54 +178,106 @@ impl Training<'_> {
 
     /// The loss of the last weights over the whole validation split, and the better of the last weights and the best
     /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
-    pub(super) fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
+    pub(super) fn evaluate_fully(&mut self) -> Result<Option<(Mean, Best)>, TrainError> {
         let step = self.trainer.steps();
         // Adapters are used with the exact weights of their base.
-        let last = match self.config.finetune.base_weights.precision() {
-            Some(_) => self.saved_model(step)?,
-            None => self.trainer.evaluated(),
+        let is_rounded = self.config.finetune.base_weights.precision().is_some();
+        let last = if is_rounded { self.saved_model(step)? } else { self.trainer.evaluated() };
+        // Not that of the steps, which has what the rounded base finds of each pair.
+        let preference = self.trainer.preference().map(|_| Preference::new(&self.config.finetune));
+        let base = match &preference {
+            Some(_) if is_rounded => Some(self.exact_base(step)?),
+            Some(_) => Some(last.clone().without_adapters()),
+            None => None,
         };
-        let Some(val_loss) = self.full_loss(&last)? else { return Ok(None) };
+        let preference = preference.as_ref().zip(base.as_ref());
+        let Some(val) = self.full_loss(&last, preference)? else { return Ok(None) };
         drop(last);
-        let mut best = Best { step, val_loss };
-        let is_latest_best = self.is_latest_best();
-        if let Some(earlier) = self.state.best.filter(|best| best.step != step && !is_latest_best) {
+        let best_of = |step: usize, val: &Mean| Best {
+            step,
+            val_loss: val.loss,
+            val_accuracy: val.preferred.map(|it| it.accuracy),
+        };
+        let mut best = best_of(step, &val);
+        if let Some(earlier) = self.state.best.filter(|best| best.step != step) {
             let model = self.saved_model(earlier.step)?;
-            let Some(loss) = self.full_loss(&model)? else { return Ok(None) };
-            if loss <= val_loss {
-                best = Best { step: earlier.step, val_loss: loss };
+            let Some(of_earlier) = self.full_loss(&model, preference)? else { return Ok(None) };
+            if of_earlier.loss <= val.loss {
+                best = best_of(earlier.step, &of_earlier);
             }
         }
         if let Some(files) = &self.files {
             files.set_best(best.step)?; // the whole split may rank the checkpoints differently than the estimates
         }
-        Ok(Some((val_loss, best)))
+        Ok(Some((val, best)))
     }
 
     /// The model of a checkpoint, which rank 0 reads.
     fn saved_model(&self, step: usize) -> Result<Gpt, TrainError> {
+        self.model_of(|files| Some(files.run.checkpoint(step)))
+    }
+
+    /// The base of the adapters in a checkpoint, as it is.
+    fn exact_base(&self, step: usize) -> Result<Gpt, TrainError> {
+        self.model_of(|files| self.state.base(&files.run.checkpoint(step)))
+    }
+
+    fn model_of(&self, checkpoint: impl FnOnce(&Files) -> Option<PathBuf>) -> Result<Gpt, TrainError> {
         let vocab_size = self.corpus.tokenizer.vocab_size();
         let mut model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
-        if let Some(files) = &self.files {
-            model = Checkpoint::load_model(&files.run.checkpoint(step), model)?;
+        if let Some(dir) = self.files.as_ref().and_then(checkpoint) {
+            model = Checkpoint::load_model(&dir, model)?;
         }
         self.trainer.ranks().check_peers_alive()?;
         Ok(weights_of_first(self.trainer.ranks(), model))
     }
 
-    /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
-    fn full_loss(&mut self, model: &Gpt) -> Result<Option<f64>, TrainError> {
+    /// The mean over the whole validation split, computed together with the other ranks; `None` if interrupted.
+    fn full_loss(&mut self, model: &Gpt, preference: Option<(&Preference, &Gpt)>) -> Result<Option<Mean>, TrainError> {
         let ranks = self.trainer.ranks().clone();
         ranks.check_peers_alive()?;
         let Config { model: shape, train, .. } = &self.config;
-        let batches = self.corpus.val_batches().windows(shape.context_length, train.batch_size);
+        let batches = self.corpus.val_batches().spread_pairs(shape.context_length, train.batch_size, usize::MAX);
         let of = evaluate::n_batches(&batches);
         let (observer, interrupter) = (&mut *self.observer, &self.interrupter);
-        let loss = evaluate::mean_while(model, batches, MatmulPrecision::F32, &ranks, |done| {
+        let mean = Measure { model, preference, precision: MatmulPrecision::F32 }.mean(batches, &ranks, |done| {
             observer.observe(&Event::FinalEvaluation { done, of });
             !interrupter.should_stop()
         });
         self.corpus.val.check()?;
-        loss.transpose().map(|loss| self.finite(loss)).transpose()
+        mean.transpose().map(|mean| self.finite_mean(mean)).transpose()
+    }
+}
+
+/// The mean loss over a text, of preferences theirs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mean {
+    pub(super) loss: f64,
+    pub(super) preferred: Option<Preferred>,
+}
+
+/// A model, and the loss of its preferences with their base.
+struct Measure<'a> {
+    model: &'a Gpt,
+    preference: Option<(&'a Preference, &'a Gpt)>,
+    precision: MatmulPrecision,
+}
+
+impl Measure<'_> {
+    /// The mean over all batches, which are divided among the ranks; `None` if `goes_on` said no.
+    fn mean(
+        &self,
+        batches: impl Iterator<Item = Batch>,
+        ranks: &Ranks,
+        goes_on: impl FnMut(usize) -> bool,
+    ) -> Result<Option<Mean>, TensorReadError> {
+        let Self { model, preference, precision } = *self;
+        let Some((preference, base)) = preference else {
+            let loss = evaluate::mean_while(model, batches, precision, ranks, goes_on)?;
+            return Ok(loss.map(|loss| Mean { loss: loss.nats_per_token, preferred: None }));
+        };
+        let measure = |batch: Batch| preference.measure(model, base, &batch, precision);
+        let means = evaluate::means_while(batches, |batch| batch.batch_size / 2, measure, ranks, goes_on)?;
+        Ok(means.map(|(_, [loss, accuracy, margin])| Mean { loss, preferred: Some(Preferred { accuracy, margin }) }))
     }
 }
