@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME", value_enum)]
     template: Option<ChatFormat>,
     /// Number of passes over the records, all of which are made [default: 2, but 60 to 200 steps, which end early if the
-    /// held-out records get worse]
+    /// held-out records get worse; train.max_steps, if it is set]
     #[arg(long, value_name = "X", value_parser = number)]
     epochs: Option<f64>,
     /// Override a config key, such as finetune.rank=8; may be repeated
@@ -210,14 +210,19 @@ fn default_dir(base: &Path, data: &Path) -> PathBuf {
     base.with_file_name(format!("{base_name}-{}", stem(data)))
 }
 
+/// Whether an override sets a key that begins in one of these ways.
+fn sets(set: &str, keys: &[&str]) -> bool {
+    keys.iter().any(|key| set.starts_with(key))
+}
+
 /// The text of the new run's config, and the summary of the records.
 fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Records)> {
-    // Only settings that decide how records are read and how many make a step.
-    let of_steps = ["train.batch_size", "train.grad_accumulation_steps"];
-    let sets = |set: &str, keys: &[&str]| keys.iter().any(|key| set.starts_with(key));
+    // Only settings that decide how records are read, how many make a step, and how many steps there are.
     let of_records = ["finetune.", "data.", "generate.", "model.context_length"];
-    let is_of_records = |set: &&String| sets(set, &of_records) || sets(set, &of_steps);
-    let overrides: Vec<String> = args.overrides.iter().filter(is_of_records).cloned().collect();
+    let of_steps = ["train.batch_size", "train.grad_accumulation_steps", "train.max_steps"];
+    let overrides: Vec<String> =
+        args.overrides.iter().filter(|set| sets(set, &of_records) || sets(set, &of_steps)).cloned().collect();
+    let is_set = |key: &str| overrides.iter().any(|set| sets(set, &[key]));
     let config = config_of_records(base, &args.run, &args.data, &overrides)?;
     let tokenizer = base.run.tokenizer_of_model(&config)?;
     let max_tokens = config.finetune.max_tokens;
@@ -225,9 +230,13 @@ fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Record
     let trained = args.template.map_or_else(Vec::new, |template| template.ids(&tokenizer));
     let method = args.method.unwrap_or_default();
     let trained = if method == FinetuneMethod::Full { &[][..] } else { &trained[..] };
-    let is_set = overrides.iter().any(|set| sets(set, &of_steps[..1]));
-    let length = length(&config, args.epochs);
-    let length = if is_set { length } else { Length { batch_size: None, ..length } };
+    let mut length = length(&config, args.epochs);
+    if !is_set("train.batch_size") {
+        length.batch_size = None;
+    }
+    if args.epochs.is_none() && is_set("train.max_steps") {
+        length.epochs = Some(config.train.max_steps as f64 / length.steps_of_pass(&records) as f64);
+    }
     Ok((starting_config(&args.run, &args.data, method, &records, &length, trained), records))
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::FinetuneMethod;
+use crate::data::Records;
 use crate::data::conversations::n_held_out;
-use crate::data::{DataConfig, Records};
 
 /// The rows of a step. Small steps suit a few hundred records: two passes over 300 of them are 68 steps.
 const BATCH_SIZE: usize = 8;
@@ -108,7 +108,7 @@ pub fn starting_config(
         ids => format!("trained_tokens = {ids:?}  # of the chat template, which is new to the model\n"),
     };
     format!(
-        "# Fine-tuning: {n_train} records for training, {} for validation, {passes} passes.\n\
+        "# Fine-tuning: {n_train} records for training, {} for validation, {passes:.2} passes.\n\
          [data]\npath = {}\n\n\
          [finetune]\nbase = {}\nmethod = \"{method}\"\n{trained}\n\
          [train]\nbatch_size = {batch_size}\nmax_steps = {max_steps}\nlog_interval = {}\neval_interval = {often}\neval_batches = 4\n\

@@ -45,7 +45,7 @@ impl Preference {
     pub(super) fn measure(&self, model: &Gpt, base: &Gpt, batch: &Batch, precision: MatmulPrecision) -> Tensor<1> {
         let [losses, margins, _] = self.of_pairs(model, &|| base.clone(), batch, precision, None);
         let is_right = margins.clone().greater_elem(0.0).float();
-        Tensor::cat([losses, is_right, margins].map(|of_pairs| of_pairs.mean()).to_vec(), 0)
+        Tensor::cat([losses, is_right, margins].map(Tensor::mean).to_vec(), 0)
     }
 
     /// The loss of each pair, how much higher the reward of its better answer is, and 0 if it is padding, `[n]` each.
