@@ -8,6 +8,8 @@
 #          `generate`, alone and beside 15 others
 # clients: all supported features of the `openai` package (chats, schemas, tools, responses, vectors, errors), LiteLLM,
 #          LangChain and the requests of Open WebUI; deliberate refusals are listed
+# schemas: JSON of the schemas that pydantic makes, by `parse` of the `openai` package, and of every supported keyword,
+#          checked by the package jsonschema
 # llama.cpp: llama.cpp's server tests, with a small model instead of theirs: each passes, or is listed with a reason in
 #          scripts/serve/llama_cpp_tests.py
 # lm-eval: accuracy and every log-likelihood of a multiple-choice task, and perplexity, through the server and by

@@ -11,6 +11,7 @@ import sys
 from clients import check_clients
 from crowd import check_crowd
 from llama_cpp_tests import check_llama_cpp
+from schemas import check_schemas
 from speed import check_speed
 
 PROGRAM = pathlib.Path(os.environ["BUILT"]) / "tinderbox"
@@ -177,11 +178,12 @@ def check_lm_eval(run, work):
 
 def main():
     work = pathlib.Path(sys.argv[1])
-    parts = sys.argv[2:] or ["openai", "clients", "llama.cpp", "lm-eval", "crowd"]
+    parts = sys.argv[2:] or ["openai", "clients", "schemas", "llama.cpp", "lm-eval", "crowd"]
     run = str(work / "run")
     checks = {
         "openai": lambda: check_openai(run),
         "clients": lambda: check_clients(work, Server),
+        "schemas": lambda: check_schemas(work, Server),
         "llama.cpp": lambda: check_llama_cpp(work),
         "lm-eval": lambda: check_lm_eval(run, work),
         "crowd": lambda: check_crowd(run, Server),

@@ -1,7 +1,9 @@
 //! Tool calls: the tools that a request offers, and the calls in completions, in the format of Qwen's models:
 //! `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::error::ApiError;
 use super::fields::{only, wrong};
@@ -81,6 +83,15 @@ pub(super) struct Call {
     pub(super) arguments: String,
 }
 
+/// A call as the model generated it.
+#[derive(Deserialize)]
+struct GeneratedCall<'a> {
+    name: String,
+    /// An object, or a string with one; digits of large numbers stay as they are.
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
 /// Extracts tool calls from a completion as it is generated.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallReader {
@@ -128,15 +139,13 @@ impl CallReader {
 
     /// Adds the call between the marks; false if the text is not a call.
     fn call(&mut self, text: &str, calls: &mut Vec<Call>) -> bool {
-        let Ok(json) = serde_json::from_str::<Value>(text.trim()) else { return false };
-        let Some(name) = json["name"].as_str() else { return false };
-        let arguments = match &json["arguments"] {
-            Value::Null => "{}".to_owned(),
-            Value::String(text) => text.clone(),
-            arguments => arguments.to_string(),
+        let Ok(GeneratedCall { name, arguments }) = serde_json::from_str(text.trim()) else { return false };
+        let arguments = match arguments.map(RawValue::get) {
+            None => "{}".to_owned(),
+            Some(text) => serde_json::from_str(text).unwrap_or_else(|_| text.to_owned()),
         };
         self.n_calls += 1;
-        calls.push(Call { id: format!("call_{:016x}", random()), name: name.to_owned(), arguments });
+        calls.push(Call { id: format!("call_{:016x}", random()), name, arguments });
         true
     }
 }
@@ -155,9 +164,9 @@ mod tests {
 
     #[test]
     fn calls_are_extracted_wherever_parts_are_cut() {
-        let text = "I look.\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"b\": 1, \"a\": \"é\"}}\n</tool_call>\n\
-                    <tool_call>{\"name\": \"stop\"}</tool_call>\n";
-        let calls = [("look", r#"{"b":1,"a":"é"}"#), ("stop", "{}")];
+        let text = "I look.\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"b\": 12345678901234567890123, \"a\": \"é\"}}\n\
+                    </tool_call>\n<tool_call>{\"name\": \"stop\"}</tool_call>\n";
+        let calls = [("look", r#"{"b": 12345678901234567890123, "a": "é"}"#), ("stop", "{}")];
         let expected =
             ("I look.".to_owned(), calls.map(|(name, arguments)| (name.to_owned(), arguments.to_owned())).to_vec());
         assert_eq!(read(&[text]), expected);

@@ -9,7 +9,7 @@ use std::{fmt, thread};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 use crate::format::cut_in_the_middle;
 use crate::tokenizer::Tokenizer;
@@ -123,10 +123,19 @@ impl Grammar {
 fn compilable(schema: &Value, characters: &mut BTreeSet<char>) -> Result<Value, SchemaError> {
     let mut schema = if *schema == true { json!({}) } else { schema.clone() };
     name_escaped_references(&mut schema);
+    let (mut has_all_of, mut problem) = (false, None);
+    for_each_object(&mut schema, &mut |entries| has_all_of |= entries.contains_key("allOf"));
     for_each_object(&mut schema, &mut |entries| {
         add_fixed_characters(entries, characters);
-        bound_integers(entries);
+        if !has_all_of {
+            close_empty(entries);
+        }
+        problem = problem.take().or_else(|| inexact_constant(entries)).or_else(|| bound_integers(entries).err());
     });
+    if let Some(number) = problem {
+        let hint = "use a smaller one, or a string";
+        return Err(SchemaError(format!("the schema has the number {number}, whose digits cannot be kept: {hint}")));
+    }
     let Some(object) = schema.as_object_mut() else {
         return Err(SchemaError(format!("the schema is {schema}, not an object")));
     };
@@ -291,17 +300,76 @@ fn has_type(entries: &Map<String, Value>, name: &str) -> bool {
     entries.get("type").is_some_and(|types| types == name || is_listed(types))
 }
 
-/// Gives integers without a bound one of 15 digits, so that every reader of the JSON reads the same number.
-fn bound_integers(entries: &mut Map<String, Value>) {
-    const LARGEST: i64 = 999_999_999_999_999;
-    if !has_type(entries, "integer") || has_type(entries, "number") {
-        return;
+/// Gives an object without properties none: a function without parameters is called with `{}`. Not beside keywords that
+/// may add some.
+fn close_empty(entries: &mut Map<String, Value>) {
+    const OPEN: [&str; 8] = [
+        "additionalProperties",
+        "patternProperties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "$ref",
+        "anyOf",
+        "oneOf",
+    ];
+    let is_empty = entries.get("properties").and_then(Value::as_object).is_some_and(Map::is_empty);
+    if is_empty && has_type(entries, "object") && !OPEN.iter().any(|key| entries.contains_key(*key)) {
+        entries.insert("additionalProperties".to_owned(), false.into());
     }
-    for (bounds, largest) in [(["minimum", "exclusiveMinimum"], -LARGEST), (["maximum", "exclusiveMaximum"], LARGEST)] {
-        if bounds.iter().all(|bound| !entries.contains_key(*bound)) {
-            entries.insert(bounds[0].to_owned(), largest.into());
+}
+
+/// The number in a constant that would be written with other digits: `llguidance` keeps numbers as f64 or i64.
+fn inexact_constant(entries: &Map<String, Value>) -> Option<Number> {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "this is what is tested")]
+    fn find(value: &Value) -> Option<Number> {
+        match value {
+            Value::Number(number) => {
+                let is_exact = match number.as_i64() {
+                    Some(n) => (n as f64) as i64 == n,
+                    None => number.as_f64().is_some_and(|x| x.fract() != 0.0 || x.abs() < 1e15),
+                };
+                Some(number.clone()).filter(|_| !is_exact)
+            }
+            Value::Array(items) => items.iter().find_map(find),
+            Value::Object(entries) => entries.values().find_map(find),
+            _ => None,
         }
     }
+    ["const", "enum"].iter().find_map(|key| find(entries.get(*key)?))
+}
+
+/// Gives integers without a bound one of 15 digits, so that every reader of the JSON reads the same number; or, beside a
+/// larger bound, of 64 bits. Rounds bounds that are no f64 inwards; an error is one that no integer of 64 bits keeps.
+#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "llguidance keeps bounds as f64")]
+fn bound_integers(entries: &mut Map<String, Value>) -> Result<(), Number> {
+    const LARGEST: i64 = 999_999_999_999_999;
+    let is_constant = entries.contains_key("const") || entries.contains_key("enum");
+    if !has_type(entries, "integer") || has_type(entries, "number") || is_constant {
+        return Ok(());
+    }
+    let sides = [(["minimum", "exclusiveMinimum"], -1.0), (["maximum", "exclusiveMaximum"], 1.0)];
+    let is_large = |entry: Option<&Value>| entry.and_then(Value::as_f64).is_some_and(|x| x.abs() > LARGEST as f64);
+    let any_large = sides.iter().flat_map(|(bounds, _)| bounds).any(|bound| is_large(entries.get(*bound)));
+    let largest = if any_large { i64::MAX } else { LARGEST };
+    for (bounds, sign) in sides {
+        if bounds.iter().all(|bound| !entries.contains_key(*bound)) {
+            entries.insert(bounds[0].to_owned(), if sign < 0.0 { -largest } else { largest }.into());
+        }
+        for bound in bounds {
+            let Some(Value::Number(number)) = entries.get(bound).cloned() else { continue };
+            let Some(x) = number.as_f64() else { continue };
+            if sign * x <= i64::MIN as f64 {
+                return Err(number);
+            }
+            let excess = number.as_i128().map_or(0, |n| x as i128 - n);
+            if excess != 0 && (excess > 0) == (sign > 0.0) {
+                let inner = if sign > 0.0 { x.next_down() } else { x.next_up() };
+                entries.insert(bound.to_owned(), inner.into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Copies the parts of a schema that a reference names with an escape, such as `#/$defs/a~1b`, to names without one:
@@ -528,7 +596,15 @@ mod tests {
             ("true", "[]", "[1,]"),
             (r#"{"type":"number"}"#, "-12.25E-7", "1.e"),
             (r#"{"type":"integer"}"#, "123456789012345", "1234567890123456"),
-            (r#"{"type":"integer","minimum":0,"maximum":12345678901234567}"#, "12345678901234567", "-1"),
+            (r#"{"type":"integer","minimum":0,"maximum":12345678901234568}"#, "12345678901234568", "-1"),
+            (r#"{"type":"integer","minimum":100000000000000000}"#, "9223372036854774783", "-"),
+            (
+                r#"{"type":"integer","minimum":9007199254740993,"maximum":9007199254740995}"#,
+                "9007199254740994",
+                "9007199254740992",
+            ),
+            (r#"{"type":"integer","enum":[12345678901234568,3]}"#, "12345678901234568", "4"),
+            (r#"{"const":[9223372036854775807]}"#, "[9223372036854775807]", "[9223372036854775806]"),
             (r#"{"const":{"$ref":"a~b","type":"integer"}}"#, r#"{"$ref":"a~b","type":"integer"}"#, "{}"),
             (r#"{"const":{"b":1,"a":[2]}}"#, r#"{"b":1,"a":[2]}"#, r#"{"a""#),
             (r#"{"const":null}"#, "null", "0"),
@@ -542,17 +618,55 @@ mod tests {
             (r#"{"anyOf":[{"type":"boolean"},{"type":"array","items":{"type":"integer"}}]}"#, "[1, 2]", "[true]"),
             (r#"{"type":"object","additionalProperties":{"type":"integer"}}"#, r#"{"x":1, "y":2}"#, r#"{"x":"y"}"#),
             (r#"{"type":"object","properties":{},"additionalProperties":false}"#, "{ }", r#"{"a":1}"#),
+            (r#"{"type":"object","properties":{}}"#, "{}", r#"{"a":1}"#),
+            (r#"{"properties":{"a":{"type":"object","properties":{}}}}"#, r#"{"a":{}}"#, r#"{"a":{"b"#),
+            (r#"{"type":"object","properties":{},"patternProperties":{"^b$":{}}}"#, r#"{"b":1}"#, "[]"),
+            (
+                r#"{"allOf":[{"type":"object","properties":{}},{"properties":{"b":{}},"required":["b"]}]}"#,
+                r#"{"b":1}"#,
+                "{}",
+            ),
             (r#"{"type":"string","pattern":"^[a-z]{2,3}$"}"#, r#""abc""#, r#""a""#),
+            (r#"{"type":"string","pattern":"b+","maxLength":3}"#, r#""abc""#, r#""aaa""#),
             (r#"{"type":"string","format":"date"}"#, r#""2024-02-29""#, r#""2024-13-01""#),
+            (r#"{"type":"string","format":"time"}"#, r#""23:59:01.5Z""#, r#""24:"#),
+            (r#"{"type":"string","format":"date-time"}"#, r#""2024-02-29T00:00:00+01:00""#, r#""2024-02-29 "#),
+            (r#"{"type":"string","format":"duration"}"#, r#""P1DT2H""#, r#""1D"#),
+            (r#"{"type":"string","format":"email"}"#, r#""a.b@c.de""#, r#""a""#),
+            (r#"{"type":"string","format":"hostname"}"#, r#""a-b.c""#, r#""-"#),
+            (r#"{"type":"string","format":"ipv4"}"#, r#""10.0.0.255""#, r#""10.0.0.256"#),
+            (r#"{"type":"string","format":"ipv6"}"#, r#""::1""#, r#""g"#),
+            (r#"{"type":"string","format":"uri"}"#, r#""http://a.b/c""#, r#""/"#),
+            (r#"{"type":"string","format":"uuid"}"#, r#""123e4567-e89b-12d3-a456-426614174000""#, r#""123e45678"#),
             (r#"{"type":"string","minLength":2,"maxLength":3}"#, r#""éa""#, r#""é""#),
             (r#"{"type":"integer","minimum":3,"maximum":12}"#, "12", "13"),
             (r#"{"type":"number","exclusiveMinimum":0.5}"#, "0.75", "0.25"),
+            (r#"{"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":5}"#, "4", "5"),
+            (r#"{"type":"number","minimum":-1,"maximum":0.5}"#, "-0.75", "0.51"),
             (r#"{"type":"integer","multipleOf":5}"#, "35", "[36]"),
+            (r#"{"type":"array","items":{"type":"number","multipleOf":0.5}}"#, "[1.5, 2]", "[1.4,"),
             (r#"{"type":"array","minItems":1,"maxItems":2,"items":{"type":"null"}}"#, "[null]", "[]"),
             (
                 r#"{"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"items":false}"#,
                 "[null,true]",
                 "[true",
+            ),
+            // A tuple as pydantic 2 writes it, and in the older form.
+            (
+                r#"{"type":"array","prefixItems":[{"type":"integer"},{"type":"null"}],"minItems":2,"maxItems":2}"#,
+                "[1,null]",
+                "[1]",
+            ),
+            (r#"{"items":[{"type":"integer"},{"type":"null"}],"minItems":2,"maxItems":2}"#, "[1,null]", "[null"),
+            (
+                r##"{"oneOf":[{"$ref":"#/$defs/A"},{"$ref":"#/$defs/B"}],
+                    "discriminator":{"propertyName":"kind","mapping":{"a":"#/$defs/A","b":"#/$defs/B"}},
+                    "$defs":{"A":{"type":"object","required":["kind","x"],"additionalProperties":false,
+                        "properties":{"kind":{"const":"a","type":"string"},"x":{"type":"null"}}},
+                    "B":{"type":"object","required":["kind"],"additionalProperties":false,
+                        "properties":{"kind":{"const":"b","type":"string"}}}}}"##,
+                r#"{"kind":"a","x":null}"#,
+                r#"{"kind":"b","x""#,
             ),
             (
                 r##"{"properties":{"next":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},"required":["next"]}"##,
@@ -578,6 +692,9 @@ mod tests {
             (r#"{"type":"string","enum":[1]}"#, "nsatisfiable"),
             (r#"{"const":null,"enum":[1]}"#, "nsatisfiable"),
             (r##"{"$ref":"#/$defs/a"}"##, "$defs/a"),
+            (r#"{"const":9007199254740993}"#, "the number 9007199254740993"),
+            (r#"{"enum":[{"a":[12345678901234567890]}]}"#, "the number 12345678901234567890"),
+            (r#"{"type":"integer","minimum":18446744073709551616}"#, "digits cannot be kept"),
             (r#"{"$ref":"http://elsewhere"}"#, "elsewhere"),
             ("[]", "not an object"),
             ("false", "not an object"),
