@@ -17,10 +17,19 @@ use crate::tokenizer::{DecodeStream, Tokenizer};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CompletionDelta {
     pub(super) text: String,
-    /// Scores of tokens, each with the number of characters before the token.
-    pub(super) scores: Vec<(usize, Score)>,
+    pub(super) scores: Vec<PlacedScore>,
     /// Complete tool calls.
     pub(super) calls: Vec<Call>,
+}
+
+/// The score of a token, and its place.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PlacedScore {
+    pub(super) score: Score,
+    /// The number of characters before the token.
+    pub(super) offset: usize,
+    /// The token before it; `None` where the text begins.
+    pub(super) before: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -30,7 +39,9 @@ pub(super) struct Completion {
     /// The number of generated characters shown.
     n_shown: usize,
     /// Scores of tokens whose text is held back.
-    held: VecDeque<(usize, Score)>,
+    held: VecDeque<PlacedScore>,
+    /// The last token of the prompt, or the last one with a score.
+    last: Option<u32>,
     /// The number of prompt tokens read from the cache.
     pub(super) n_cached: usize,
     pub(super) n_generated: usize,
@@ -51,17 +62,22 @@ impl Completion {
         match kind {
             EventKind::Read { scores, n_cached } => {
                 self.n_cached = n_cached;
+                self.last = prompt.tokens.last().copied();
                 if !request.echo {
                     return Ok(CompletionDelta::default());
                 }
                 self.n_echoed = prompt.text.chars().count();
-                let scores = offsets(prompt, tokenizer).into_iter().zip(scores).collect();
+                let place = |((offset, before), score)| PlacedScore { score, offset, before };
+                let scores = places(prompt, tokenizer).into_iter().zip(scores).map(place).collect();
                 Ok(CompletionDelta { text: prompt.text.to_string(), scores, calls: Vec::new() })
             }
             EventKind::Token { offset, text, score } => {
                 self.n_generated += 1;
                 self.n_shown += text.chars().count();
-                self.held.extend(score.map(|score| (self.n_echoed + offset, score)));
+                self.held.extend(score.map(|score| {
+                    let before = self.last.replace(score.token);
+                    PlacedScore { score, offset: self.n_echoed + offset, before }
+                }));
                 let mut calls = Vec::new();
                 let text = if request.has_tools { self.reader.push(&text, &mut calls) } else { text };
                 Ok(CompletionDelta { text, scores: self.release(), calls })
@@ -81,9 +97,9 @@ impl Completion {
     }
 
     /// The scores of tokens whose text is shown.
-    fn release(&mut self) -> Vec<(usize, Score)> {
+    fn release(&mut self) -> Vec<PlacedScore> {
         let n_shown = self.n_echoed + self.n_shown;
-        let n = self.held.iter().take_while(|(offset, _)| *offset < n_shown).count();
+        let n = self.held.iter().take_while(|held| held.offset < n_shown).count();
         self.held.drain(..n).collect()
     }
 }
@@ -100,18 +116,19 @@ impl CompletionDelta {
     }
 }
 
-/// For each token of a prompt, the number of characters before it.
-fn offsets(prompt: &EncodedPrompt, tokenizer: &Tokenizer) -> Vec<usize> {
+/// For each token of a prompt, the number of characters before it, and the token before it in the text.
+fn places(prompt: &EncodedPrompt, tokenizer: &Tokenizer) -> Vec<(usize, Option<u32>)> {
     let added = tokenizer.bos().filter(|bos| {
         prompt.tokens.first() == Some(bos) && !prompt.text.starts_with(&tokenizer.piece(*bos)) // not in the text
     });
     let mut stream = DecodeStream::after(tokenizer, &[]);
-    let mut n_characters = 0;
-    let mut offsets = Vec::with_capacity(prompt.tokens.len());
-    offsets.extend(added.map(|_| 0));
-    for token in &prompt.tokens[offsets.len()..] {
-        offsets.push(n_characters);
+    let (mut n_characters, mut before) = (0, None);
+    let mut places = Vec::with_capacity(prompt.tokens.len());
+    places.extend(added.map(|_| (0, None)));
+    for token in &prompt.tokens[places.len()..] {
+        places.push((n_characters, before));
         n_characters += stream.push(*token).chars().count();
+        before = Some(*token);
     }
-    offsets
+    places
 }

@@ -10,6 +10,7 @@ use super::fields::{Fields, parse};
 use super::http::to_json;
 use super::loaded_model::LoadedModel;
 use super::prompt::{check_text, tokens};
+use crate::tokenizer::bytes_of_token;
 
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct TokenizeRequest {
@@ -40,7 +41,16 @@ enum TokenList {
 #[derive(Serialize, JsonSchema)]
 struct TokenWithPiece {
     id: u32,
-    piece: String,
+    piece: Piece,
+}
+
+/// What a token adds to the text.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+enum Piece {
+    Text(String),
+    /// Bytes that are not text by themselves.
+    Bytes(Vec<u8>),
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -63,9 +73,16 @@ pub(super) fn tokenize(fields: Fields, model: &LoadedModel) -> Result<String, Ap
     let ids = ids.map_err(|error| ApiError::field("content", error.to_string()))?;
     let pieces: Vec<String> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
     let count = ids.len();
-    let with_piece = |(id, piece): (u32, &String)| TokenWithPiece { id, piece: piece.clone() };
+    let before = std::iter::once(None).chain(ids.iter().copied().map(Some));
+    let with_piece = |(before, id): (Option<u32>, &u32)| {
+        let bytes = bytes_of_token(tokenizer, before, *id);
+        TokenWithPiece {
+            id: *id,
+            piece: String::from_utf8(bytes).map_or_else(|e| Piece::Bytes(e.into_bytes()), Piece::Text),
+        }
+    };
     let tokens = match with_pieces {
-        true => TokenList::WithPieces(ids.into_iter().zip(&pieces).map(with_piece).collect()),
+        true => TokenList::WithPieces(before.zip(&ids).map(with_piece).collect()),
         false => TokenList::Ids(ids),
     };
     Ok(to_json(&Tokenized { tokens, pieces, count, max_model_len: model.context_length() }))

@@ -9,15 +9,15 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::calls::Call;
-use super::completion::{Completion, CompletionDelta};
+use super::completion::{Completion, CompletionDelta, PlacedScore};
 use super::error::ApiError;
 use super::http::{to_json, to_large_json};
 use super::limits::MAX_UNSENT;
 use super::loaded_model::LoadedModel;
 use super::request::{Form, GenerateRequest};
 use super::responses::{self, ResponseEvents};
-use super::score::Score;
 use crate::generate::End;
+use crate::tokenizer::bytes_of_token;
 
 pub(super) struct ResponseWriter {
     pub(super) model: Arc<LoadedModel>,
@@ -154,7 +154,7 @@ struct ChatScore {
 struct ChatToken {
     token: String,
     logprob: f32,
-    bytes: Option<Vec<u8>>,
+    bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Serialize, JsonSchema)]
@@ -295,38 +295,45 @@ impl ResponseWriter {
         }
     }
 
-    fn logprobs(&self, scores: Vec<(usize, Score)>) -> Option<Logprobs> {
+    fn logprobs(&self, scores: Vec<PlacedScore>) -> Option<Logprobs> {
         let n_top = self.request.settings.n_top?;
         Some(match self.request.form {
             Form::Completion => Logprobs::Completion(CompletionLogprobs {
-                tokens: scores.iter().map(|(_, score)| self.model.token_text(score.token)).collect(),
-                token_logprobs: scores.iter().map(|(_, score)| score.logprob).collect(),
-                top_logprobs: (n_top > 0).then(|| scores.iter().map(|(_, score)| self.top(score)).collect()),
-                text_offset: scores.iter().map(|(offset, _)| *offset).collect(),
+                tokens: scores.iter().map(|it| self.token(it.before, it.score.token).0).collect(),
+                token_logprobs: scores.iter().map(|it| it.score.logprob).collect(),
+                top_logprobs: (n_top > 0).then(|| scores.iter().map(|it| self.top(it)).collect()),
+                text_offset: scores.iter().map(|it| it.offset).collect(),
             }),
             Form::Chat | Form::Response => Logprobs::Chat(ChatLogprobs {
-                content: scores.into_iter().filter_map(|(_, score)| self.chat_score(&score)).collect(),
+                content: scores.into_iter().filter_map(|it| self.chat_score(&it)).collect(),
                 refusal: (),
             }),
         })
     }
 
     /// The log-probabilities of the most probable tokens and the actual one, by text; of equal texts, the highest.
-    fn top(&self, score: &Score) -> Option<BTreeMap<String, f32>> {
+    fn top(&self, PlacedScore { score, before, .. }: &PlacedScore) -> Option<BTreeMap<String, f32>> {
         let chosen = (score.token, score.logprob?);
         let mut top = BTreeMap::new();
         for (token, logprob) in score.top.iter().copied().chain([chosen]) {
-            top.entry(self.model.token_text(token)).or_insert(logprob);
+            top.entry(self.token(*before, token).0).or_insert(logprob);
         }
         Some(top)
     }
 
+    /// What a token adds to the text after the token `before`: as text, or `bytes:\xNN` where it is not text, and as bytes.
+    fn token(&self, before: Option<u32>, token: u32) -> (String, Vec<u8>) {
+        let bytes = bytes_of_token(&self.model.tokenizer, before, token);
+        let shown = || bytes.iter().fold("bytes:".to_owned(), |text, byte| text + &format!("\\x{byte:02x}"));
+        let text = std::str::from_utf8(&bytes).map_or_else(|_| shown(), str::to_owned);
+        (text, bytes)
+    }
+
     /// `None` for a token that ends the message, since it is not part of it.
-    fn chat_score(&self, score: &Score) -> Option<ChatScore> {
-        let token = |token: u32, logprob: f32| ChatToken {
-            token: self.model.token_text(token),
-            logprob,
-            bytes: self.model.tokenizer.token_bytes(token).map(<[u8]>::to_vec),
+    fn chat_score(&self, PlacedScore { score, before, .. }: &PlacedScore) -> Option<ChatScore> {
+        let token = |token: u32, logprob: f32| {
+            let (token, bytes) = self.token(*before, token);
+            ChatToken { token, logprob, bytes }
         };
         let is_end = self.model.tokenizer.end_of_text() == Some(score.token)
             || self.request.settings.config.stop_token_ids.contains(&score.token);

@@ -227,7 +227,7 @@ fn chat_equals_completion_of_the_rendered_prompt() {
         let tokens: String = scores.iter().filter_map(|score| score["token"].as_str()).collect();
         assert_eq!(tokens, content);
         for score in scores {
-            assert_eq!(score["bytes"], Value::Null, "a tokenizer without a byte-level decoder has no bytes");
+            assert_eq!(score["bytes"], json!(score["token"].as_str().expect("the value is a string").as_bytes()));
             assert_eq!(list(&score["top_logprobs"]).len(), 2);
         }
         let events = host.post("/v1/chat/completions", &changed(&body, json!({"stream": true}))).events();
@@ -246,6 +246,66 @@ fn chat_equals_completion_of_the_rendered_prompt() {
     assert_eq!(one, other);
     let refused = json!({"messages": [{"role": "robot", "content": "a"}]});
     assert!(host.post("/v1/chat/completions", &refused).message(400).contains("no robots"));
+}
+
+/// The bytes of a token as it is shown.
+fn bytes_of(token: &Value) -> Vec<u8> {
+    let token = token.as_str().expect("the value is a string");
+    let byte = |digits: &str| u8::from_str_radix(digits, 16).expect("the value is a byte");
+    let bytes = token.strip_prefix("bytes:").map(|bytes| bytes.split("\\x").skip(1).map(byte).collect());
+    bytes.unwrap_or_else(|| token.as_bytes().to_vec())
+}
+
+/// Whatever a tokenizer calls its tokens: `▁On`, `<0x8A>`, `##er`.
+#[test]
+fn tokens_with_log_probabilities_joined_are_the_text() {
+    let names = ["llama2", "unigram", "wordpiece", "gpt2"];
+    let tokenizers = names.map(|name| {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
+        let tokenizer = Tokenizer::from_file(&folder.join(format!("{name}.json"))).expect("the file is valid");
+        tokenizer.with_chat_template("{{ messages[0].content }}", &["<|end|>"], "<|end|>").expect("it is valid")
+    });
+    let models = names.iter().zip(&tokenizers);
+    let models = models.map(|(name, tokenizer)| super::json::random(name, tokenizer.clone(), 64));
+    let host = Host::of(models.collect(), 4, None);
+    let bytes = |token: &Value| serde_json::from_value::<Vec<u8>>(token.clone()).expect("they are bytes");
+    for (name, tokenizer) in names.iter().zip(&tokenizers) {
+        let prompt = if *name == "unigram" { "Once upon a time" } else { "Once upon  a time, é\u{1f525}." };
+        let decoded = tokenizer.decode(&tokenizer.encode(prompt).expect("it can be encoded"));
+        let body = json!({"model": name, "prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 3});
+        let logprobs = &host.complete(&body)["choices"][0]["logprobs"];
+        let joined: Vec<u8> = list(&logprobs["tokens"]).iter().flat_map(bytes_of).collect();
+        assert_eq!(String::from_utf8(joined).expect("the prompt is text"), decoded, "{name}");
+        let mut n_whole = 0;
+        for seed in 0..5 {
+            let messages = json!([{"role": "user", "content": "Once"}]);
+            let body = json!({"model": name, "messages": messages, "max_tokens": 20, "seed": seed, "logprobs": true,
+                "top_logprobs": 5});
+            let choice = &host.post("/v1/chat/completions", &body).json(200)["choices"][0];
+            let content = choice["message"]["content"].as_str().expect("the value is a string");
+            let scores = list(&choice["logprobs"]["content"]);
+            let joined: Vec<u8> = scores.iter().flat_map(|score| bytes(&score["bytes"])).collect();
+            if !content.contains('\u{fffd}') {
+                n_whole += 1;
+                let joined = String::from_utf8_lossy(&joined);
+                assert_eq!(joined.trim_end_matches('\u{fffd}'), content, "{name}: {choice}");
+            }
+            for token in scores.iter().chain(scores.iter().flat_map(|score| list(&score["top_logprobs"]))) {
+                assert_eq!(bytes_of(&token["token"]), bytes(&token["bytes"]), "{token}");
+                let text = token["token"].as_str().expect("the value is a string");
+                assert!(!["▁", "##", "<0x"].iter().any(|spelled| text.starts_with(spelled)), "{name}: {token}");
+            }
+        }
+        assert!(n_whole > 0, "{name}");
+        // llama.cpp's server lists tokens of a text so.
+        let tokens = host.post("/tokenize", &json!({"model": name, "content": prompt, "with_pieces": true})).json(200);
+        let piece = |token: &Value| match &token["piece"] {
+            Value::String(text) => text.as_bytes().to_vec(),
+            list => bytes(list),
+        };
+        let joined: Vec<u8> = list(&tokens["tokens"]).iter().flat_map(piece).collect();
+        assert_eq!(String::from_utf8(joined).expect("the prompt is text"), decoded, "{name}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub use error::described_characters;
 pub use library::panic_becomes_error;
 pub use limited::{Limits, WITHIN_LIMITS, set_program, work_within_limits};
 pub use safe_splits::{LLAMA_3_PATTERN, QWEN2_PATTERN};
-pub use stream::{DecodeStream, decoded_bytes};
+pub use stream::{DecodeStream, bytes_of_token, decoded_bytes};
 pub use train::{END_OF_TEXT, WordCounter};
 
 use config_json::TokenizerConfigJson;

@@ -56,7 +56,7 @@ impl DecodeStream {
                 ids.extend_from_slice(new);
                 let text = new_text(&self.tokenizer, ids, *n_given);
                 // A run of single-byte tokens decodes together, or not at all.
-                if is_byte_token(&self.tokenizer, new[new.len() - 1])
+                if byte_of(&self.tokenizer, new[new.len() - 1]).is_some()
                     || text.is_empty()
                     || text.ends_with(char::REPLACEMENT_CHARACTER)
                 {
@@ -95,10 +95,28 @@ pub fn decoded_bytes(tokenizer: &Tokenizer, parts: impl Iterator<Item = Vec<u32>
     (sum + rest.len()) as u64
 }
 
-/// Whether a token is a single byte among tokens of text, such as `<0x0A>`.
-fn is_byte_token(tokenizer: &Tokenizer, id: u32) -> bool {
-    let token = tokenizer.inner.tokenizer.id_to_token(id).unwrap_or_default();
-    token.len() == 6 && token.starts_with("<0x") && token.ends_with('>')
+/// The byte of a token of a single byte among tokens of text, such as `<0x0A>`.
+fn byte_of(tokenizer: &Tokenizer, id: u32) -> Option<u8> {
+    let token = tokenizer.inner.tokenizer.id_to_token(id)?;
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>').filter(|digits| digits.len() == 2)?;
+    u8::from_str_radix(digits, 16).ok()
+}
+
+/// The bytes that a token adds to a text: after the token `before`, or where a text begins. Those of all tokens of a text
+/// are the text.
+///
+/// # Panics
+/// If an id is not below the tokenizer's vocabulary size.
+pub fn bytes_of_token(tokenizer: &Tokenizer, before: Option<u32>, id: u32) -> Vec<u8> {
+    if let Some(bytes) = tokenizer.token_bytes(id) {
+        return bytes.to_vec();
+    }
+    // Without a decoder for bytes it is a text like any other.
+    if let Some(byte) = byte_of(tokenizer, id).filter(|_| !tokenizer.decode(&[id]).starts_with("<0x")) {
+        return vec![byte];
+    }
+    let ids: Vec<u32> = before.into_iter().chain([id]).collect();
+    new_text(tokenizer, &ids, ids.len() - 1).into_bytes()
 }
 
 /// The text that the ids after the first `n_given` add to the text of the first.
@@ -135,14 +153,46 @@ mod tests {
         ids.iter().map(|&id| stream.push(id)).collect()
     }
 
-    #[test]
-    fn parts_decode_to_as_many_bytes_as_whole() {
-        let files = ["llama2.json", "wordpiece.json"].map(|name| {
+    fn files() -> [Tokenizer; 4] {
+        ["llama2.json", "wordpiece.json", "unigram.json", "gpt2.json"].map(|name| {
             let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tokenizers");
             Tokenizer::from_file(&folder.join(name)).expect("the file is valid")
-        });
+        })
+    }
+
+    #[test]
+    fn bytes_of_tokens_joined_are_the_text() {
+        let texts = [
+            " once upon  a time, the \u{1f525}\u{e9} \u{4e2d} of\n\ta \u{1f525}",
+            "Once",
+            "a",
+            "\u{4e2d}a",
+            "<0x41> 3.",
+        ];
+        for tokenizer in files().iter().chain([&Tokenizer::byte(), &Tokenizer::byte().with_end_of_text()]) {
+            for ids in texts.iter().filter_map(|text| tokenizer.encode(text).ok()) {
+                let before = std::iter::once(None).chain(ids.iter().copied().map(Some));
+                let bytes: Vec<u8> =
+                    before.zip(&ids).flat_map(|(before, id)| bytes_of_token(tokenizer, before, *id)).collect();
+                assert_eq!(String::from_utf8(bytes).expect("the text is whole"), tokenizer.decode(&ids));
+            }
+        }
+        let [llama, words, ..] = files();
+        let id = |tokenizer: &Tokenizer, token: &str| tokenizer.inner.tokenizer.token_to_id(token).expect(token);
+        let the = id(&llama, "\u{2581}the");
+        assert_eq!(
+            [None, Some(the)].map(|before| bytes_of_token(&llama, before, the)),
+            [b"the".to_vec(), b" the".to_vec()]
+        );
+        assert_eq!(bytes_of_token(&llama, Some(the), id(&llama, "<0x8A>")), [0x8a]);
+        let of = id(&words, "of");
+        assert_eq!(bytes_of_token(&words, Some(of), of), b" of");
+    }
+
+    #[test]
+    fn parts_decode_to_as_many_bytes_as_whole() {
         let text = " once upon a time, the \u{1f525}\u{e9} \u{4e2d} of a \u{1f525}";
-        for tokenizer in [Tokenizer::byte()].into_iter().chain(files) {
+        for tokenizer in [Tokenizer::byte()].into_iter().chain(files()) {
             let ids = tokenizer.encode(text).expect("it can be encoded");
             for ids in [&ids[..], &ids[..ids.len() - 1]] {
                 for n in 1..6 {
