@@ -1,13 +1,14 @@
 //! Arguments that several commands share.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::print::note_each;
+use crate::config::GenerateConfig;
 use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::format::shell_word;
 use crate::interop::open_adapters;
-use crate::run::Trained;
+use crate::run::{Trained, locate};
 
 /// A trained model.
 #[derive(Debug, clap::Args)]
@@ -26,10 +27,18 @@ pub(super) struct Subject {
 impl Subject {
     pub(super) fn open(&self) -> anyhow::Result<Trained> {
         let adapters = self.adapter.as_ref().map(|path| open_adapters(path, &self.run)).transpose()?;
-        let opened = Trained::open_adapted(&self.run, self.device.as_ref(), adapters)?;
+        let mut opened = Trained::open_adapted(&self.run, self.device.as_ref(), adapters)?;
         warn_if_slow(&opened.device);
+        if let Some(generate) = self.adapter.as_deref().map_or(Ok(None), generate_of)? {
+            opened.config.generate = generate;
+        }
         Ok(opened)
     }
+}
+
+/// The settings of generation of an adapter's run; `None` for a folder from elsewhere.
+pub(super) fn generate_of(adapter: &Path) -> anyhow::Result<Option<GenerateConfig>> {
+    locate(adapter).ok().map(|located| Ok(located.run.config()?.generate)).transpose()
 }
 
 /// Opens a device, with a warning on standard error if it will be slow.

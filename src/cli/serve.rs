@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 
-use super::args::warn_if_slow;
+use super::args::{generate_of, warn_if_slow};
 use super::exit::{INTERRUPTED, Misuse, on_ctrl_c, this_program};
 use super::numbers::{at_least_one, count, within};
 use super::print::note;
@@ -196,9 +196,11 @@ impl Args {
             let adapters = open_adapters(adapter, &source.checkpoint)?;
             let name = format!("{}+{}", model.name, last(&fs::canonicalize(adapter)?));
             let (tensors, run) = (source.tensors(Some(adapters.clone())), RunDir::open(adapter).ok());
+            let generate = generate_of(adapter)?;
+            let stop_token_ids = generate.map_or_else(|| model.stop_token_ids.clone(), |own| own.stop_token_ids);
             if let Some(engine) = model.model.engine_mut() {
                 adapters.add_to(engine, &source.checkpoint)?;
-                model.adapted.push(Adapted { name, tensors, run });
+                model.adapted.push(Adapted { name, tensors, stop_token_ids, run });
                 continue;
             }
             if !self.force {
@@ -210,7 +212,7 @@ impl Args {
                 model: self.formats.convert(opened.model, &opened.device.name)?,
                 tensors,
                 tokenizer: model.tokenizer.clone(),
-                stop_token_ids: model.stop_token_ids.clone(),
+                stop_token_ids,
                 created_unix_s: model.created_unix_s,
                 run,
                 adapted: Vec::new(),

@@ -194,12 +194,10 @@ impl InspectRequest {
             ids: &prompt.ids,
             tokens: &prompt.texts,
             range: [self.range.start, self.range.end],
-            whole: self.reading(model, tokenizer, &prompt, &[])?,
+            whole: self.reading(model, hosted, &prompt, &[])?,
             ablation: match &*parts {
                 [] => None,
-                parts => {
-                    Some(AblationBody { heads: &self.ablate, read: self.reading(model, tokenizer, &prompt, parts)? })
-                }
+                parts => Some(AblationBody { heads: &self.ablate, read: self.reading(model, hosted, &prompt, parts)? }),
             },
             attention: recorded.as_ref().filter(|_| attention).map(|recorded| self.weights(recorded)),
             patterns: recorded.as_ref().filter(|_| patterns).map(scores_on),
@@ -212,14 +210,18 @@ impl InspectRequest {
     fn reading(
         &self,
         model: &Gpt,
-        tokenizer: &Tokenizer,
+        hosted: &LoadedModel,
         prompt: &Prompt,
         parts: &[ModelPart],
     ) -> Result<ReadingBody, ApiError> {
+        let tokenizer = &hosted.tokenizer;
         let reading = Reading::new(model, tokenizer, prompt, parts, self.fields.top)?;
         let continuation = match self.fields.max_tokens {
             0 => None,
-            n => Some(Continuation::new(generate_greedily(model, tokenizer, prompt, parts, n)?, prompt, tokenizer)),
+            n => {
+                let written = generate_greedily(model, tokenizer, prompt, parts, &hosted.stop_token_ids, n)?;
+                Some(Continuation::new(written, prompt, tokenizer))
+            }
         };
         let losses = std::iter::once(None).chain(reading.losses.iter().copied().map(Some)).collect();
         Ok(ReadingBody { loss: reading.loss(), losses, next: reading.next, continuation })

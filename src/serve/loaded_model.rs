@@ -43,6 +43,8 @@ pub struct Adapted {
     pub name: String,
     /// Opens the merged weights as tensors, for inspection.
     pub tensors: OpenTensors,
+    /// Tokens that end a sequence, besides the tokenizer's end-of-text token.
+    pub stop_token_ids: Vec<u32>,
     /// Their run, for the page; `None` if they come from elsewhere.
     pub run: Option<RunDir>,
 }
@@ -82,12 +84,12 @@ impl LoadedModel {
         let renderer = Arc::new(Renderer::new(program, render, &tokenizer));
         let (queue, vocabulary) = (Arc::new(queue), Arc::default());
         let schemas = Arc::new(Semaphore::new(MAX_SCHEMAS));
-        let named = |Adapted { name, tensors, run }, adapters: Option<usize>| {
+        let named = |Adapted { name, tensors, stop_token_ids, run }, adapters: Option<usize>| {
             Arc::new(Self {
                 name,
                 created_unix_s,
                 tokenizer: tokenizer.clone(),
-                stop_token_ids: stop_token_ids.clone(),
+                stop_token_ids,
                 config: config.clone(),
                 inspectable: Arc::new(Inspectable::new(tensors)),
                 run,
@@ -100,7 +102,7 @@ impl LoadedModel {
                 vocabulary: Arc::clone(&vocabulary),
             })
         };
-        let base = named(Adapted { name, tensors, run }, None);
+        let base = named(Adapted { name, tensors, stop_token_ids, run }, None);
         let adapted = adapted.into_iter().enumerate().map(|(i, adapted)| named(adapted, Some(i)));
         Ok(std::iter::once(base).chain(adapted).collect())
     }
@@ -112,16 +114,5 @@ impl LoadedModel {
 
     pub(super) fn context_length(&self) -> usize {
         self.config.context_length
-    }
-
-    /// The text of a token: its characters, `bytes:\xNN` if it is not text, or its spelling in the vocabulary if tokens
-    /// decode only in context.
-    pub(super) fn token_text(&self, token: u32) -> String {
-        match self.tokenizer.token_bytes(token) {
-            None => self.tokenizer.piece(token),
-            Some(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| {
-                bytes.iter().fold("bytes:".to_owned(), |text, byte| text + &format!("\\x{byte:02x}"))
-            }),
-        }
     }
 }

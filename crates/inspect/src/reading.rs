@@ -57,12 +57,13 @@ pub fn bits(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<Vec<O
 }
 
 /// Continues a prompt greedily, with the values of `removed` replaced by zeros: at most `n_tokens`, up to the end of
-/// the text or of the context.
+/// the text, one of `stop_token_ids`, or the end of the context.
 pub fn generate_greedily(
     model: &Gpt,
     tokenizer: &Tokenizer,
     prompt: &Prompt,
     removed: &[ModelPart],
+    stop_token_ids: &[u32],
     n_tokens: usize,
 ) -> Result<Vec<u32>, InspectError> {
     let likeliest = GenerateConfig { temperature: 0.0, ..GenerateConfig::default() };
@@ -74,7 +75,7 @@ pub fn generate_greedily(
         let logits = model.forward_with(to_tensor(&unread, &model.device()), Some(&mut cache), &mut probe);
         let logits = finite(LOGITS, logits.narrow(1, unread.len() - 1, 1))?; // [V]
         let token = sampler.choose(&logits[..tokenizer.n_ids()], &[]).expect("finite logits");
-        if Some(token) == tokenizer.end_of_text() {
+        if Some(token) == tokenizer.end_of_text() || stop_token_ids.contains(&token) {
             break;
         }
         written.push(token);
@@ -147,10 +148,15 @@ mod tests {
     #[test]
     fn greedy_generation_matches_repeated_reading() {
         let ((model, maimed), tokenizer, mut text) = (maimed(), Tokenizer::byte(), prompt("hello"));
-        let written = generate_greedily(&model, &tokenizer, &text, &REMOVED, 100).expect("finite values");
+        let generate = |model: &Gpt, removed: &[ModelPart], stop: &[u32]| {
+            generate_greedily(model, &tokenizer, &text, removed, stop, 100).expect("finite values")
+        };
+        let written = generate(&model, &REMOVED, &[]);
         assert_eq!(written.len(), 16 + 1 - 5);
-        assert_eq!(generate_greedily(&maimed, &tokenizer, &text, &[], 100).expect("finite values"), written);
-        assert_ne!(generate_greedily(&model, &tokenizer, &text, &[], 100).expect("finite values"), written);
+        assert_eq!(generate(&maimed, &[], &[]), written);
+        assert_ne!(generate(&model, &[], &[]), written);
+        let at = written.iter().position(|token| *token == written[3]).expect("it is there");
+        assert_eq!(generate(&model, &REMOVED, &[written[3]]), written[..at]);
         for token in written {
             let next = Reading::new(&model, &tokenizer, &text, &REMOVED, 1).expect("finite values").next[0].id;
             assert_eq!(next, token);

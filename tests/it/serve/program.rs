@@ -153,6 +153,20 @@ fn base_and_adapters_share_a_batch() {
             assert_eq!(generated.trim_end(), format!("{prompt}{text}").trim_end());
         }
     }
+    // An adapter's run has stop tokens of its own; ids are bytes.
+    let stop = *one[0].trim_end().as_bytes().last().expect("it writes something");
+    let prompt = prompts[0];
+    let config = folder.read("runs/one/config.toml");
+    folder.write("runs/one/config.toml", config.replace("stop_token_ids = []", &format!("stop_token_ids = [{stop}]")));
+    let before = one[0].split(char::from(stop)).next().expect("a text has a first part");
+    let arguments = ["generate", "runs/base", "--prompt", prompt, "--temperature", "0", "--adapter", "runs/one"];
+    assert_eq!(folder.succeed(&arguments).trim_end(), format!("{prompt}{before}").trim_end());
+    let (server, port) = program(&folder, &["runs/base", "--adapter", "runs/one"]);
+    for (model, text) in [("base+one", before), ("base", &*base[0])] {
+        let body = json!({"model": model, "prompt": prompt, "max_tokens": 30, "temperature": 0});
+        assert_eq!(super::text(&ask(port, "POST", "/v1/completions", &body).json(200), 0), text);
+    }
+    server.kill();
 }
 
 /// A base scores a text differently with each adapter, and as the merged model does.
