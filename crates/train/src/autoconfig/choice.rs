@@ -55,7 +55,11 @@ const EVALUATIONS: usize = 8;
 
 pub(super) const LONGEST_CONTEXT: usize = 512;
 
-const MAX_MEASUREMENTS: usize = 3;
+/// The most passes of a run for which dropout is too slow: just too few for it.
+const EPOCHS_BEFORE_DROPOUT: f64 = 7.9;
+
+/// The most sizes to measure, unless they read too few tokens.
+const MAX_SIZES: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Speed {
@@ -78,6 +82,8 @@ pub(super) struct Choice {
     pub text_ends_first: bool,
     /// Whether the text rather than the time limits the model size.
     pub text_limits_model: bool,
+    /// Whether the time is enough for [`TOKENS_READ_PER_PARAMETER`], or no model is smaller.
+    reads_enough: bool,
 }
 
 /// Everything known before the first measurement.
@@ -98,30 +104,52 @@ impl Known<'_> {
         &self,
         mut measure: impl FnMut(&Config) -> Result<Speed, AutoconfigError>,
     ) -> Result<Choice, AutoconfigError> {
-        let most = self.largest_for_text();
+        let mut most = self.largest_for_text();
         let first = if self.is_gpu { FIRST_ON_GPU } else { FIRST_ON_CPU };
         let mut size_idx = first.min(most);
         let mut tokens_per_s = None;
-        let mut tried = Vec::new();
+        let mut found: Option<(usize, Choice)> = None;
+        let mut n_tried = 0;
         loop {
             let config = self.config(size_idx, tokens_per_s);
-            let speed = measure(&config)?;
-            let measured = tokens_of_batch(&config) / speed.step.fastest_ms * 1e3;
-            tried.push(size_idx);
+            let choice = self.with_dropout(size_idx, &config, &mut measure)?;
+            let measured = tokens_of_batch(&config) / choice.speed.step.fastest_ms * 1e3;
+            match choice.reads_enough {
+                true => found = Some((size_idx, choice)),
+                false => most = size_idx - 1, // the smallest model always does
+            }
+            n_tried += 1;
             let best = self.largest_for_time(most, size_idx, measured);
-            if tried.contains(&best) || tried.len() == MAX_MEASUREMENTS {
-                let is_largest = size_idx == most;
-                let choice = self.complete(config, speed, is_largest);
-                if choice.config.model.dropout == 0.0 {
-                    return Ok(choice);
-                }
-                // Dropout takes time, too, so the run has fewer steps.
-                let speed = measure(&choice.config)?;
-                return Ok(self.complete(choice.config, speed, is_largest));
+            if let Some((size_idx, choice)) = found.take_if(|(found, _)| best <= *found || n_tried >= MAX_SIZES) {
+                return Ok(Choice { text_limits_model: size_idx == self.largest_for_text(), ..choice });
             }
             tokens_per_s = Some(measured * in_blocks_of(size_idx) / in_blocks_of(best));
             size_idx = best;
         }
+    }
+
+    /// The choice for a size. Dropout takes time, too, so its steps are measured again; if they are too slow for as many
+    /// passes as dropout is for, the run has fewer passes and no dropout.
+    fn with_dropout(
+        &self,
+        size_idx: usize,
+        config: &Config,
+        measure: &mut impl FnMut(&Config) -> Result<Speed, AutoconfigError>,
+    ) -> Result<Choice, AutoconfigError> {
+        let speed = measure(config)?;
+        let plain = self.complete(size_idx, config.clone(), speed, MAX_EPOCHS);
+        let mut dropped = config.clone();
+        dropped.model.dropout = plain.dropout();
+        if dropped.model.dropout == 0.0 || !plain.reads_enough {
+            return Ok(plain);
+        }
+        let slower = measure(&dropped)?;
+        let mut with = self.complete(size_idx, dropped, slower, MAX_EPOCHS);
+        with.config.model.dropout = with.dropout();
+        if with.config.model.dropout == 0.0 {
+            return Ok(self.complete(size_idx, config.clone(), speed, EPOCHS_BEFORE_DROPOUT));
+        }
+        Ok(with)
     }
 
     /// The largest model for which the text is long enough.
@@ -178,11 +206,12 @@ impl Known<'_> {
         config
     }
 
-    /// Sets the run length and its intervals, given the speed.
-    fn complete(&self, mut config: Config, speed: Speed, is_largest: bool) -> Choice {
+    /// Sets the run length and its intervals, given the speed and the most passes through the text.
+    fn complete(&self, size_idx: usize, mut config: Config, speed: Speed, max_epochs: f64) -> Choice {
         let (train_tokens, batch) = (self.train_tokens(), tokens_of_batch(&config));
         let by_time = self.seconds_of_steps() * 1e3 / speed.step.median_ms;
-        let by_text = (MAX_EPOCHS * train_tokens / batch).max(MIN_STEPS_OF_SHORT_TEXTS);
+        let least = if max_epochs < MAX_EPOCHS { 0.0 } else { MIN_STEPS_OF_SHORT_TEXTS };
+        let by_text = (max_epochs * train_tokens / batch).max(least);
         // The last evaluation is the end of the run.
         let eval_interval = rounded(by_time.min(by_text) / EVALUATIONS as f64);
         let max_steps = (EVALUATIONS * eval_interval).max(MIN_STEPS);
@@ -194,19 +223,19 @@ impl Known<'_> {
         train.eval_batches = (max_steps / 160).clamp(2, 20);
         train.sample_tokens = whole(self.request.minutes * 20.0).clamp(20, 200);
         config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
-        let epochs = max_steps as f64 * batch / train_tokens;
-        // A model measured with dropout keeps it, even if fewer steps put it below the threshold.
-        if config.model.dropout == 0.0 {
-            config.model.dropout = dropout(epochs, speed.n_parameters as f64 / train_tokens);
-        }
+        // A text that ends the run after MAX_EPOCHS could have been read for longer.
+        let in_time =
+            if max_epochs < MAX_EPOCHS { max_steps } else { EVALUATIONS * rounded(by_time / EVALUATIONS as f64) };
+        let enough = TOKENS_READ_PER_PARAMETER * in_blocks_of(size_idx);
         Choice {
             config,
             speed,
             train_tokens,
             val_tokens: self.n_tokens as f64 - train_tokens,
-            epochs,
+            epochs: max_steps as f64 * batch / train_tokens,
             text_ends_first: by_text < by_time,
-            text_limits_model: is_largest,
+            text_limits_model: false,
+            reads_enough: size_idx == 0 || in_time as f64 * batch >= enough,
         }
     }
 
@@ -283,12 +312,14 @@ fn learning_rate(d_model: usize) -> f64 {
     (exact * 1e4).round() / 1e4
 }
 
-/// The dropout; 0 if the text is read few times or the model is too small to memorize it.
-fn dropout(epochs: f64, parameters_per_token: f64) -> f64 {
-    match (epochs, parameters_per_token) {
-        (..8.0, _) | (_, ..0.5) => 0.0,
-        (..30.0, _) => 0.1,
-        _ => 0.2,
+impl Choice {
+    /// The dropout by the rule: 0 if the text is read few times or the model is too small to memorize it.
+    fn dropout(&self) -> f64 {
+        match (self.epochs, self.speed.n_parameters as f64 / self.train_tokens) {
+            (..8.0, _) | (_, ..0.5) => 0.0,
+            (..30.0, _) => 0.1,
+            _ => 0.2,
+        }
     }
 }
 
@@ -315,6 +346,11 @@ mod tests {
 
     /// Chooses for a machine whose time per token is proportional to the parameters, and three times that with dropout.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
+        choose_on(n_tokens, minutes, is_gpu, |_, has_dropout| weights_per_s / if has_dropout { 3.0 } else { 1.0 })
+    }
+
+    /// Chooses for a machine whose speed, in weights per second, is that of each measurement, with or without dropout.
+    fn choose_on(n_tokens: u64, minutes: f64, is_gpu: bool, speed: impl Fn(usize, bool) -> f64) -> (Choice, usize) {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);
         let request = &Request { minutes, device: "auto".to_owned(), ..Request::default() };
@@ -325,8 +361,7 @@ mod tests {
             n_measured += 1;
             let model = &config.model;
             let n_parameters = 12 * model.n_layers * model.d_model * model.d_model;
-            let slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
-            let tokens_per_s = weights_per_s / n_parameters as f64 / slower;
+            let tokens_per_s = speed(n_measured, model.dropout > 0.0) / n_parameters as f64;
             let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
             Ok(Speed { step: Times::from_ms(&[step_ms]), n_parameters })
         });
@@ -339,7 +374,7 @@ mod tests {
     #[test]
     fn time_limits_model_size() {
         let widths = |minutes| choose(5_000_000, minutes, TWO_CORES, false).0.config.model.d_model;
-        assert_eq!([1.0, 10.0, 100.0, 1000.0].map(widths), [64, 128, 192, 256]);
+        assert_eq!([1.0, 10.0, 100.0, 2000.0].map(widths), [64, 128, 192, 256]);
         let (choice, _) = choose(5_000_000, 10.0, TWO_CORES, false);
         assert!(!choice.text_limits_model && !choice.text_ends_first);
         let time = choice.speed.step.median_ms * choice.config.train.max_steps as f64 / 1e3;
@@ -363,13 +398,13 @@ mod tests {
 
     #[test]
     fn measured_time_includes_dropout() {
-        let (choice, _) = choose(70_000, 10.0, 2.9e8, false);
+        let (choice, _) = choose(70_000, 10.0, 1e9, false);
         let (model, train) = (&choice.config.model, &choice.config.train);
         assert!(model.dropout > 0.0 && !choice.text_ends_first);
         let time = choice.speed.step.median_ms * train.max_steps as f64 / 1e3;
         assert!((480.0..=540.0).contains(&time), "{time} s of 600");
         let weights = 12 * model.n_layers * model.d_model * model.d_model;
-        let step_ms = tokens_of_batch(&choice.config) * weights as f64 / 2.9e8 * 1e3;
+        let step_ms = tokens_of_batch(&choice.config) * weights as f64 / 1e9 * 1e3;
         assert!((choice.speed.step.median_ms / step_ms - 3.0).abs() < 1e-9);
     }
 
@@ -378,10 +413,50 @@ mod tests {
         for weights_per_s in [1e6, 1e8, 1e10, 1e12, 1e14] {
             for is_gpu in [false, true] {
                 let (choice, n_measured) = choose(1 << 30, 10.0, weights_per_s, is_gpu);
-                assert!(n_measured <= MAX_MEASUREMENTS);
+                assert!(n_measured <= MAX_SIZES);
                 let model = &choice.config.model;
                 let weights = 12 * model.n_layers * model.d_model * model.d_model;
                 assert_eq!(choice.speed.n_parameters, weights, "the speed is that of the model");
+            }
+        }
+    }
+
+    /// The rules that a written config says of itself, on steady machines and on busy ones.
+    #[test]
+    fn choices_keep_their_rules() {
+        let check = |choice: &Choice, case: &str| {
+            let blocks = parameters_in_blocks(choice.config.model.n_layers, choice.config.model.d_model);
+            let is_smallest = choice.config.model.d_model == SIZES[0].1;
+            let tokens_per_parameter = choice.epochs * choice.train_tokens / blocks;
+            let dropout = choice.config.model.dropout;
+            assert!((dropout - choice.dropout()).abs() < 1e-9, "{case}: dropout {dropout} at {} passes", choice.epochs);
+            assert!(choice.epochs <= MAX_EPOCHS || choice.config.train.max_steps <= 300, "{case}: {}", choice.epochs);
+            let is_read = tokens_per_parameter >= TOKENS_READ_PER_PARAMETER || choice.epochs > 0.8 * MAX_EPOCHS;
+            assert!(is_smallest || is_read, "{case}: {tokens_per_parameter} tokens for each parameter");
+        };
+        for n_tokens in [500, 3000, 30_000, 100_000, 1_115_394, 5_000_000, 100_000_000] {
+            for slower in [1.1, 2.0, 8.0] {
+                let mut before = (0, 0.0);
+                for exponent in 0..30 {
+                    let minutes = 0.05 * 1.5_f64.powi(exponent);
+                    let speed = |_, has_dropout| TWO_CORES / if has_dropout { slower } else { 1.0 };
+                    let (choice, _) = choose_on(n_tokens, minutes, false, speed);
+                    let case = format!("{n_tokens} tokens, {minutes} minutes, {slower} with dropout");
+                    check(&choice, &case);
+                    // A longer time never gives a smaller model, or one of that size that reads less.
+                    let after = (choice.config.model.d_model, choice.epochs);
+                    let is_larger = after.0 > before.0 || after.0 == before.0 && after.1 > 0.88 * before.1; // rounded
+                    assert!(is_larger, "{case}: {after:?} after {before:?}");
+                    before = after;
+                }
+                for load in 0..60 {
+                    let speed = |n: usize, has_dropout| {
+                        let busy = [1.0, 6.0, 2.0, 1.0, 9.0][(n * (load % 7 + 1) + load) % 5];
+                        TWO_CORES / busy / if has_dropout { slower } else { 1.0 }
+                    };
+                    let (choice, n) = choose_on(n_tokens, 0.1 * (load + 1) as f64, false, speed);
+                    check(&choice, &format!("{n_tokens} tokens, load {load}, {n} measurements"));
+                }
             }
         }
     }
