@@ -46,6 +46,9 @@ pub(super) struct Args {
     /// Leave out files of the folder that match this pattern, such as '*.png'; may be repeated
     #[arg(long, value_name = "PATTERN", requires = "from_text")]
     exclude: Vec<String>,
+    /// Leave out the files of the folder that are not text in UTF-8, and say which
+    #[arg(long, requires = "from_text")]
+    skip_bad_files: bool,
     /// Training time to plan for, in minutes
     #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text", value_parser = minutes)]
     minutes: f64,
@@ -117,6 +120,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
         text_field: args.text_field.clone(),
         include: args.include.clone(),
         exclude: args.exclude.clone(),
+        skip_bad_files: args.skip_bad_files,
         minutes: args.minutes,
         tokenizer: match args.tokenizer {
             Kind::Auto => None,

@@ -342,6 +342,9 @@ impl Screen {
         let drawn_tokens = started.batches.tokens_before(started.max_steps);
         let is_several = started.sources.len() > 1;
         for source in &started.sources {
+            if let Some(left_out) = source.about_left_out() {
+                self.lasting_line(format!("note: {left_out}"));
+            }
             if is_several {
                 self.line(&format!(
                     "source `{}`: {} training and {} validation tokens; {:.1} % of the windows, {:.2} epochs",

@@ -166,6 +166,18 @@ fn patterns_choose_files_of_folder() {
     assert!(!folder.read("runs/tiny/tokenizer.json").contains("\"%\""));
     assert!(folder.read("runs/tiny/config.toml").contains("exclude = ["));
 
+    fs::remove_file(folder.path("folder/b.png"));
+    folder.write("folder/b.dat", b"caf\xe9");
+    let init = ["init", "--device", "cpu", "--minutes", "0.01", "--from-text", "folder", "--output", "my.toml"];
+    let error = folder.fail(&init);
+    let hint = "--exclude PATTERN leaves files of a folder out, and --skip-bad-files all that are not text";
+    assert!(error.contains("`folder/b.dat` is not UTF-8 at byte 3") && error.contains(hint), "{error}");
+    let expected = "1 file left out, since not text in UTF-8: `folder/b.dat`";
+    let said = folder.run(&[&init[..], &["--skip-bad-files"]].concat()).exits(0).stderr;
+    assert!(said.contains(&format!("Caution: {expected}.")), "{said}");
+    let said = folder.run(&["train", "my.toml", "--set", "train.max_steps=1"]).exits(0).stderr;
+    assert!(said.contains(&format!("note: {expected}\n")), "{said}");
+
     let init = ["init", "--device", "cpu", "--minutes", "0.02", "--from-text", "folder", "--include", "a*"];
     let toml = folder.succeed(&init);
     assert!(toml.contains("\ninclude = [\"a*\"]\n"), "{toml}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::MAX_MINUTES;
 use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
-use crate::data::DataError;
+use crate::data::{DataError, LEAVE_OUT};
 
 /// The reason why a config cannot be made for a text. Each path is that of the file or folder.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +47,12 @@ impl From<DataError> for AutoconfigError {
 fn in_flags(error: &DataError) -> String {
     let flags = [
         ("kind = \"byte\" under [tokenizer] learns", "--tokenizer byte learns"),
-        ("exclude under [data] leaves", "--exclude leaves"),
+        (LEAVE_OUT, "--exclude PATTERN leaves files of a folder out, and --skip-bad-files all that are not text"),
         ("; --force takes it for text", ""),
         ("data.text_field", "--text-field"),
         ("data.include", "--include"),
         ("data.exclude", "--exclude"),
+        ("data.skip_bad_files", "--skip-bad-files"),
         ("a model trained with kind = \"byte\" under [tokenizer] (`init --tokenizer byte`)", "--tokenizer byte"),
     ];
     flags.into_iter().fold(error.to_string(), |text, (key, flag)| text.replace(key, flag))

@@ -47,6 +47,8 @@ pub struct Request {
     pub include: Vec<String>,
     /// Patterns of the files in a folder to leave out.
     pub exclude: Vec<String>,
+    /// Whether files of a folder that are not text are left out.
+    pub skip_bad_files: bool,
     /// The time that training may take, in minutes.
     pub minutes: f64,
     /// The kind of tokenizer; `None` to choose one for the text.
@@ -81,6 +83,7 @@ impl Request {
             path: self.text.clone(),
             include: self.include.clone(),
             exclude: self.exclude.clone(),
+            skip_bad_files: self.skip_bad_files,
             ..DataConfig::default()
         };
         if let Some(text_field) = &self.text_field {
@@ -187,6 +190,9 @@ fn cautions(profile: &TextProfile, format: TextFormat) -> Vec<String> {
              lines; format = \"text\" under [data] takes them as they are."
                 .to_owned(),
         );
+    }
+    if !profile.left_out.is_empty() {
+        cautions.push(format!("Caution: {}.", data::about_left_out(&profile.left_out)));
     }
     let (n, unit) = profile.length();
     if n < SHORT_TEXT {

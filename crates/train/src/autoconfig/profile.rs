@@ -1,7 +1,7 @@
 //! The properties of a text that determine its config. They are language-independent: characters are counted, and gzip
 //! measures repetition.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::AutoconfigError;
 use crate::config::{DataConfig, TokenizerKind};
@@ -26,6 +26,8 @@ pub(super) struct TextProfile {
     pub gzip_bits_per_byte: f64,
     /// The text, or the beginning that was read, cut at a character boundary.
     pub sample: Vec<u8>,
+    /// The files of a folder that are left out, since they are not text.
+    pub left_out: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl TextProfile {
     }
 
     fn from_preview(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, AutoconfigError> {
-        let Preview { bytes: mut sample, is_whole, bytes_on_disk } = preview;
+        let Preview { bytes: mut sample, is_whole, bytes_on_disk, left_out } = preview;
         let n_read = sample.len() as u64;
         let whole = if is_whole { n_read } else { bytes_on_disk.max(n_read + 1) }; // files on disk may be compressed
         let mut characters = None;
@@ -67,6 +69,7 @@ impl TextProfile {
             n_lines: sample.split(|&byte| byte == b'\n').skip(1).count() as u64,
             gzip_bits_per_byte: gzip_bits_per_byte(&sample),
             sample,
+            left_out,
         };
         let (n_tokens, unit) = profile.length();
         if n_tokens < MIN_TOKENS {
@@ -121,7 +124,8 @@ pub(super) mod tests {
     }
 
     fn profiled(bytes: &[u8], is_whole: bool, as_bytes: bool) -> Result<TextProfile, AutoconfigError> {
-        let preview = Preview { bytes: bytes.to_vec(), is_whole, bytes_on_disk: 10 * bytes.len() as u64 };
+        let bytes_on_disk = 10 * bytes.len() as u64;
+        let preview = Preview { bytes: bytes.to_vec(), is_whole, bytes_on_disk, left_out: Vec::new() };
         TextProfile::from_preview(preview, Path::new("my.txt"), as_bytes)
     }
 

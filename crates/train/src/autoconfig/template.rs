@@ -87,7 +87,7 @@ impl Template<'_> {
 
     /// The keys for reading the text that do not have their defaults.
     fn how_read(&self) -> String {
-        let DataConfig { format, text_field, include, exclude, .. } = &self.choice.config.data;
+        let DataConfig { format, text_field, include, exclude, skip_bad_files, .. } = &self.choice.config.data;
         let mut keys = Vec::new();
         let mut add = |key: &str, value: String| keys.push(format!("\n{key} = {value}"));
         if *format != TextFormat::Auto {
@@ -100,6 +100,9 @@ impl Template<'_> {
             if !patterns.is_empty() {
                 add(key, literal(patterns));
             }
+        }
+        if *skip_bad_files {
+            keys.push("\nskip_bad_files = true".to_owned());
         }
         keys.concat()
     }

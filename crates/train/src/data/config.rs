@@ -35,6 +35,8 @@ tinderbox_model::sections! {
         /// Patterns of the files in a folder that are left out, such as `*.png`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub exclude: Vec<String> = Vec::new(),
+        /// Leaves out the files of a folder that are not text in UTF-8, and says which: each file is read once more.
+        pub skip_bad_files: bool = false,
         /// The fraction of each source that is kept for validation. In (0, 1).
         pub val_fraction: f64 = 0.1,
         /// The part of a source kept for validation: `documents` (of several files, whole documents drawn with
@@ -127,6 +129,7 @@ impl DataConfig {
             document_separator,
             include,
             exclude,
+            skip_bad_files: _,
             val_fraction,
             val_split: _,
             cache_dir,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use super::cache::Cache;
 use super::chunk::Needs;
+use super::error::about_left_out;
 use super::gzip::{gzip_bits_per_byte, sample};
 use super::reader::{OnProgress, ignore};
 use super::scan::check_lengths;
-use super::source::is_standard_input;
+use super::source::{TextSource, is_standard_input};
 use super::split::{Division, SplitPoint};
 use super::texts::{Opening, ScannedText, StandardInput, hexadecimal, text_sha256};
 use super::train_tokenizer::train_bpe;
@@ -52,9 +53,16 @@ pub struct SourceSummary {
     pub val_tokens: usize,
     /// The fraction of training windows that are drawn from this text. In (0, 1].
     pub fraction: f64,
+    /// The files of a folder that are left out, since they are not text.
+    pub left_out: Vec<PathBuf>,
 }
 
 impl SourceSummary {
+    /// A line about the files that are left out, if there are some.
+    pub fn about_left_out(&self) -> Option<String> {
+        (!self.left_out.is_empty()).then(|| about_left_out(&self.left_out))
+    }
+
     /// The average number of times that each training token of the text is seen in a run that draws `drawn_tokens` from
     /// all texts.
     pub fn epochs(&self, drawn_tokens: u64) -> f64 {
@@ -148,8 +156,9 @@ impl Corpus {
             check(train_tokens as u64, val_tokens as u64)?;
             train.push((halves.0, text.weight));
             val.push((halves.1, text.weight));
-            let (path, kept, fraction) = (text.source.path, text.kept, text.weight / weights);
-            sources.push(SourceSummary { path, kept, train_tokens, val_tokens, fraction });
+            let (kept, fraction) = (text.kept, text.weight / weights);
+            let TextSource { path, left_out, .. } = text.source;
+            sources.push(SourceSummary { path, kept, train_tokens, val_tokens, fraction, left_out });
         }
         opening.cache.clean_up();
         let (train, val, records) = (Split::new(train), Split::new(val), None);
@@ -172,8 +181,9 @@ impl Corpus {
         let val_bytes = decoded_bytes(&tokenizer, records.val.iter().map(|example| example.ids));
         let train = Tokens::of_records(records.train.clone(), 0); // decoding takes long, and nothing asks
         let val = Tokens::of_records(records.val.clone(), val_bytes);
-        let sources =
-            vec![SourceSummary { path, kept: None, train_tokens: train.len(), val_tokens: val.len(), fraction: 1.0 }];
+        let (train_tokens, val_tokens) = (train.len(), val.len());
+        let left_out = TextSource::find(&config.data.all_sources()[0])?.left_out;
+        let sources = vec![SourceSummary { path, kept: None, train_tokens, val_tokens, fraction: 1.0, left_out }];
         let (train, val, records) = (train.into(), val.into(), Some(records));
         Ok(Self { train, val, tokenizer, text_sha256, sources, records })
     }

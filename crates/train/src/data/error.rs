@@ -3,7 +3,12 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use tinderbox_model::format::counted;
 use tinderbox_model::tokenizer::{RenderError, TokenizerError};
+
+/// What leaves out a file of a folder that is not text.
+pub(crate) const LEAVE_OUT: &str =
+    "exclude under [data] leaves files of a folder out, and skip_bad_files = true all that are not text";
 
 /// The reason why there is no corpus to train on.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +36,7 @@ pub enum DataError {
     NotAFile { path: PathBuf },
     #[error(
         "there are no files in the folder `{path}`\n  hint: every file in it and its subfolders counts as text, except \
-         those whose names begin with a dot, and what data.include and data.exclude leave out"
+         those whose names begin with a dot, and what data.include, data.exclude and data.skip_bad_files leave out"
     )]
     NoFiles { path: PathBuf },
     #[error(
@@ -42,8 +47,7 @@ pub enum DataError {
     /// `offset` is that of a zero byte, in the unpacked file.
     #[error(
         "`{path}` looks like a binary file: byte {offset} is 0, which no text has\n  hint: kind = \"byte\" under \
-         [tokenizer] learns any file as it is, byte by byte; exclude under [data] leaves files of a folder out; --force \
-         takes it for text"
+         [tokenizer] learns any file as it is, byte by byte; {LEAVE_OUT}; --force takes it for text"
     )]
     Binary { path: PathBuf, offset: usize },
     #[error(
@@ -55,20 +59,19 @@ pub enum DataError {
     #[error("the text `{path}` is empty\n  hint: put text into it, or name another")]
     Empty { path: PathBuf },
     #[error(
-        "`{path}` is not text, but {what}\n  hint: save it as plain text (UTF-8), or pack it with gzip; exclude under [data] \
-         leaves files of a folder out"
+        "`{path}` is not text, but {what}\n  hint: save it as plain text (UTF-8), or pack it with gzip; {LEAVE_OUT}"
     )]
     NotText { path: PathBuf, what: &'static str },
     /// `offset` is the first byte that is not part of a character, counted from 0 in the unpacked file.
     #[error(
         "`{path}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8, for instance with `iconv -f LATIN1 -t UTF-8` if \
-         it is an older Western European text; a model trained with kind = \"byte\" under [tokenizer] (`init --tokenizer \
+         it is an older Western European text; {LEAVE_OUT}; a model trained with kind = \"byte\" under [tokenizer] (`init --tokenizer \
          byte`) takes any file"
     )]
     NotUtf8 { path: PathBuf, offset: u64 },
     #[error(
         "`{path}` is not a complete gzip file: {source}\n  hint: download or compress it again; `gzip -t` checks \
-         whether it is complete"
+         whether it is complete; {LEAVE_OUT}"
     )]
     Gzip { path: PathBuf, source: io::Error },
     /// A line of a JSON Lines file, counted from 1, has no text.
@@ -156,6 +159,15 @@ impl DataError {
     pub(super) fn not_as_written(path: &Path) -> Self {
         Self::cache(path, io::Error::other("the file that was written just now is not as it was written"))
     }
+}
+
+/// A line about the files of a folder that were left out.
+pub(crate) fn about_left_out(paths: &[PathBuf]) -> String {
+    const MOST: usize = 5;
+    let more = paths.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let files = counted(paths.len() as u64, "file");
+    format!("{files} left out, since not text in UTF-8: {}{more}", in_quotes(&paths[..paths.len().min(MOST)]))
 }
 
 /// Paths in backquotes, separated by commas.

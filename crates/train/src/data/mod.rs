@@ -36,6 +36,7 @@ pub use conversations::{Examples, Records, SplitRecords};
 pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
 pub use error::DataError;
 pub use error::fetch_hint;
+pub(crate) use error::{LEAVE_OUT, about_left_out};
 pub use error::{in_quotes, missing_hint};
 pub use format_check::{check_format, holds_records};
 pub use gzip::gzip_bits_per_byte;

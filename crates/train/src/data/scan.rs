@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -94,6 +94,8 @@ pub struct Preview {
     pub is_whole: bool,
     /// The size of the text's files on disk.
     pub bytes_on_disk: u64,
+    /// The files of a folder that are left out, since they are not text.
+    pub left_out: Vec<PathBuf>,
 }
 
 impl Preview {
@@ -113,7 +115,8 @@ impl Preview {
             return Err(DataError::Empty { path: config.path.clone() });
         }
         let size = |file: &TextFile| fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
-        Ok(Self { bytes, is_whole, bytes_on_disk: source.files.iter().map(size).sum() })
+        let bytes_on_disk = source.files.iter().map(size).sum();
+        Ok(Self { bytes, is_whole, bytes_on_disk, left_out: source.left_out })
     }
 }
 

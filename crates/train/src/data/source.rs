@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::DataError;
-use super::file::OpenFile;
+use super::file::{BUFFER_BYTES, OpenFile};
 use super::pattern::any_fits;
 use crate::config::{DataConfig, TextFormat};
 use tinderbox_model::disk::folder_of;
@@ -23,6 +23,8 @@ pub(super) struct TextSource {
     pub path: PathBuf,
     /// At least one.
     pub files: Vec<TextFile>,
+    /// The files of the folder that are not text, if these are left out.
+    pub left_out: Vec<PathBuf>,
     /// Whether each file or record is a separate document.
     pub has_documents: bool,
     /// The field of a record that holds its text.
@@ -48,14 +50,20 @@ impl TextSource {
     pub(super) fn find(config: &DataConfig) -> Result<Self, DataError> {
         let path = &config.path;
         let metadata = fs::metadata(path).map_err(|source| not_found(path, source))?;
-        let mut files = Vec::new();
+        let (mut files, mut left_out) = (Vec::new(), Vec::new());
         if metadata.is_dir() {
             list(path, &mut BTreeSet::new(), &mut files)?;
-            let DataConfig { include, exclude, .. } = config;
+            let DataConfig { include, exclude, skip_bad_files, .. } = config;
             files.retain(|file| {
                 let inside = file.strip_prefix(path).unwrap_or(file);
                 (include.is_empty() || any_fits(include, inside)) && !any_fits(exclude, inside)
             });
+            if *skip_bad_files {
+                for file in std::mem::take(&mut files) {
+                    let kept = if is_text(&file)? { &mut files } else { &mut left_out };
+                    kept.push(file);
+                }
+            }
         } else if metadata.is_file() {
             files.push(path.clone());
         } else {
@@ -68,12 +76,14 @@ impl TextSource {
         let files = files.map(|path| TextFile { is_jsonl: is_jsonl(config.format, &path), path });
         let mut source = Self::new(config, files.collect());
         source.has_documents |= metadata.is_dir();
+        source.left_out = left_out;
         Ok(source)
     }
 
     fn new(config: &DataConfig, files: Vec<TextFile>) -> Self {
         Self {
             path: config.path.clone(),
+            left_out: Vec::new(),
             has_documents: config.document_separator.is_some() || files.iter().any(|file| file.is_jsonl),
             files,
             text_field: config.text_field.clone(),
@@ -115,6 +125,22 @@ impl TextSource {
             false => &file.path,
         };
         OpenFile::open(&file.path, shown, utf8 || file.is_jsonl)
+    }
+}
+
+/// Whether a file is text in UTF-8, packed or not.
+fn is_text(path: &Path) -> Result<bool, DataError> {
+    let read = || -> Result<bool, DataError> {
+        let mut file = OpenFile::open(path, path, true)?;
+        let mut text = Vec::new();
+        while file.read_text(BUFFER_BYTES, &mut text)? && !text.contains(&0) {
+            text.clear();
+        }
+        Ok(!text.contains(&0))
+    };
+    match read() {
+        Err(DataError::NotText { .. } | DataError::NotUtf8 { .. } | DataError::Gzip { .. }) => Ok(false),
+        other => other,
     }
 }
 
@@ -238,6 +264,24 @@ mod tests {
             let error = find(&folder.path().join(path)).unwrap_err();
             assert!(matches!(&error, DataError::Missing { nearest, .. } if nearest == expected), "{error}");
         }
+    }
+
+    #[test]
+    fn bad_files_are_left_out_if_asked() {
+        let files: [(&str, &[u8]); 5] = [
+            ("a.txt", "caf\u{e9}".as_bytes()),
+            ("b.dat", b"caf\xe9 and more"),
+            ("c.png", b"\x89PNG"),
+            ("d.bin", b"a\0b"),
+            ("e.gz", b"not packed"),
+        ];
+        let folder = folder(files);
+        let config = DataConfig { path: folder.path().to_owned(), skip_bad_files: true, ..DataConfig::default() };
+        let source = TextSource::find(&config).unwrap();
+        assert_eq!((source.files.len(), source.left_out.len()), (1, 4));
+        assert!(source.left_out[0].ends_with("b.dat"));
+        std::fs::remove_file(folder.path().join("a.txt")).unwrap();
+        assert!(matches!(TextSource::find(&config), Err(DataError::NoFiles { .. })));
     }
 
     #[cfg(unix)]
