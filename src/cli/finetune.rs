@@ -12,7 +12,7 @@ use super::numbers::number;
 use super::print::{note, print, print_json};
 use super::report;
 use super::train::{Session, exit_code, start_of, watch};
-use crate::config::{Base, Config, GenerateConfig, TrainConfig, with_overrides};
+use crate::config::{Base, Config, GenerateConfig, PositionKind, TrainConfig, with_overrides};
 use crate::data::{Records, conversations};
 use crate::device::DeviceSpec;
 use crate::distributed::Ranks;
@@ -293,10 +293,15 @@ fn describe(records: &Records, config: &Config) {
         note(format!("packed into {} rows", grouped(*rows as u64)));
     }
     if *cut > 0 {
-        note(format!(
-            "note: {cut} records are longer than finetune.max_tokens and lose their ends\n  hint: --set \
-             finetune.max_tokens={longest} keeps them whole"
-        ));
+        let (max_tokens, context) = (config.finetune.max_tokens, config.model.context_length);
+        let needed = [("finetune.max_tokens", max_tokens), ("model.context_length", context + 1)];
+        let sets = needed.into_iter().filter(|(_, n)| n < longest).map(|(key, _)| format!("--set {key}={longest} "));
+        let hint = match context + 1 < *longest && config.model.position != PositionKind::Rope {
+            true => "shorten or divide them: the model reads no more at once".to_owned(),
+            false => format!("{}keeps them whole", sets.collect::<String>()),
+        };
+        let limit = max_tokens.min(context + 1);
+        note(format!("note: {cut} records are longer than {limit} tokens and lose their ends\n  hint: {hint}"));
     }
     if *skipped > 0 {
         note(format!("note: {skipped} records without an answer that counts are left out"));

@@ -656,6 +656,16 @@ fn records_may_be_longer_than_context_of_base() {
     let arguments = ["finetune", "runs/base", "--data", "long.jsonl", "--set", "model.context_length=128"];
     let said = folder.run(&[&arguments[..], &SETTINGS].concat()).exits(0).stderr;
     assert!(said.contains("the longest has 111") && !said.contains("lose their ends"), "{said}");
+    // Without it the context is the limit, and the hints name that.
+    let cut = ["finetune", "runs/base", "--data", "long.jsonl", "--run-dir", "runs/cut", "--no-comparison"];
+    let said = folder.run(&[&cut[..], &SETTINGS].concat()).exits(0).stderr;
+    let expected =
+        "8 records are longer than 65 tokens and lose their ends\n  hint: --set model.context_length=111 keeps";
+    assert!(said.contains(expected), "{said}");
+    let record = serde_json::json!({"prompt": "is it? ".repeat(20), "completion": "yes"});
+    folder.write("late.jsonl", format!("{record}\n").repeat(8));
+    let late = folder.fail(&["finetune", "runs/base", "--data", "late.jsonl"]);
+    assert!(late.contains("within the first 65 tokens") && late.contains("--set model.context_length=N"), "{late}");
     let compared = folder.read_json("runs/base-long/before-and-after.json");
     assert!(number(&compared["held_out_loss"][0]) > number(&compared["held_out_loss"][1]), "{compared}");
 }

@@ -85,9 +85,10 @@ pub enum DataError {
     TooFewRecords { path: PathBuf, n: usize },
     #[error(
         "{skipped} of the {n} records of `{path}` have no answer within the first {max_tokens} tokens, or an empty \
-         one\n  hint: raise finetune.max_tokens, or remove these records"
+         one\n  hint: {}",
+        skipped_hint(*max_tokens, *context_length)
     )]
-    RecordsSkipped { path: PathBuf, skipped: usize, n: usize, max_tokens: usize },
+    RecordsSkipped { path: PathBuf, skipped: usize, n: usize, max_tokens: usize, context_length: usize },
     #[error(
         "the text is to come through standard input, which is a terminal\n  hint: pipe it in, as in `cat *.txt | \
          tinderbox train ...`, or name a file instead of \"-\""
@@ -195,6 +196,16 @@ pub fn missing_hint(path: &Path, nearest: Option<&Path>) -> String {
         (Some(hint), _) => format!("{hint}; relative paths start at the working directory"),
         (None, Some(nearest)) => format!("did you mean `{}`?", nearest.display()),
         (None, None) => "relative paths start at the working directory".to_owned(),
+    }
+}
+
+fn skipped_hint(max_tokens: usize, context_length: usize) -> &'static str {
+    match max_tokens > context_length {
+        true => {
+            "the context of the model ends there: shorten these records or remove them, or, with rotary positions, --set \
+             model.context_length=N"
+        }
+        false => "--set finetune.max_tokens=N reads more of them, or remove these records",
     }
 }
 

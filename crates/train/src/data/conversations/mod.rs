@@ -212,7 +212,8 @@ impl Stored {
             return Err(DataError::Empty { path: path.clone() });
         }
         if skipped as f64 > MAX_SKIPPED * n as f64 {
-            return Err(DataError::RecordsSkipped { path: path.clone(), skipped, n, max_tokens });
+            let (path, context_length) = (path.clone(), config.model.context_length);
+            return Err(DataError::RecordsSkipped { path, skipped, n, max_tokens, context_length });
         }
         Ok(Self { tokens, places, records, sha256 })
     }
