@@ -91,6 +91,9 @@ pub fn attend(
         buffers.scores = Pages::zeros(n_tasks * scores);
     }
     assert!(buffers.queries.len() >= n_tasks * queries && buffers.heads.len() >= n_tasks * head, "the buffers fit");
+    // Many samples are tasks enough: dividing each of them again costs more than short samples take.
+    let divided = stream.samples.len() < 4 * rayon::current_num_threads();
+    let min_heads = if divided { 1 } else { n_kv_heads };
     cache
         .samples_mut(stream.samples.clone())
         .par_iter_mut()
@@ -109,6 +112,7 @@ pub fn attend(
                 .zip(sample_scores.par_chunks_mut(scores))
                 .zip(sample_heads.par_chunks_mut(head))
                 .enumerate()
+                .with_min_len(min_heads)
                 .for_each(|(kv_head, ((((keys, values), queries), scores), buffer))| {
                     // SAFETY: samples have disjoint rows, and heads disjoint columns.
                     let out = unsafe {
