@@ -31,7 +31,8 @@ pub fn finetune_plan_table(plan: &FinetunePlan, config: &Config) -> String {
     row(&mut text, "parameters", &grouped(plan.parameters), "");
     let share = percent(plan.trained_parameters as f64 / plan.parameters.max(1) as f64);
     row(&mut text, "of which are trained", &grouped(plan.trained_parameters), &format!("as many as {share}"));
-    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, endless } = &plan.records;
+    let Records { used, rows, divided: _, skipped, cut, tokens, counted_tokens, longest, preferences, endless } =
+        &plan.records;
     heading(&mut text, if *preferences { "preferences" } else { "records" }, &grouped(*used as u64));
     let packed = format!("packed into {} rows", grouped(*rows as u64));
     let packed = if *rows < plan.train_records { &packed } else { "" };
