@@ -131,6 +131,12 @@ fn run_keeps_tokenizer_config_and_bos() {
     assert_eq!(kept["chat_template"], "T");
     assert_eq!(kept["add_bos_token"], false, "the text of this run had none");
     assert_eq!(folder.json(&["tokenizer", "info", "runs/tiny", "--json"])["end_of_text"], 0);
+    // The config says what the file has, and what is given instead does not matter.
+    assert!(folder.read("runs/tiny/config.toml").contains("end_of_text = true"));
+    let further =
+        ["train", "tiny.toml", "--resume", "--set", "tokenizer.end_of_text=false", "--set", "train.max_steps=3"];
+    folder.succeed(&[&further[..], &sets[..]].concat());
+    assert!(folder.read("runs/tiny/config.toml").contains("end_of_text = true"));
 
     let measured = || {
         let n_tokens = folder.json(&["eval", "runs/tiny", "--text", "text.txt", "--json"])["tokens"].as_u64().unwrap();

@@ -45,6 +45,13 @@ pub enum TokenizerKind {
     File,
 }
 
+impl TokenizerKind {
+    /// Whether the tokens are a table of characters or bytes, which has an end-of-text token only if the config says so.
+    pub fn is_table(self) -> bool {
+        matches!(self, Self::Char | Self::Byte)
+    }
+}
+
 impl TokenizerConfig {
     /// The `vocab_size` of a config with `kind = "bpe"` that does not give one.
     const DEFAULT_VOCAB_SIZE: usize = 2048;

@@ -97,8 +97,7 @@ impl Tokenizer {
     #[must_use]
     pub fn with_end_of_text(self) -> Self {
         let kind = self.kind();
-        let is_table = matches!(kind, TokenizerKind::Char | TokenizerKind::Byte);
-        match is_table && self.end_of_text().is_none() {
+        match kind.is_table() && self.end_of_text().is_none() {
             true => Self::made_here(table::with_end_of_text(self.inner.tokenizer.clone()), kind),
             false => self,
         }

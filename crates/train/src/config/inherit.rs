@@ -54,7 +54,8 @@ impl Config {
         let mut problems = Vec::new();
         let pairs = self.model_sections().into_iter().zip(base.model_sections());
         for ((name, ours), (_, theirs)) in pairs {
-            for (key, value) in ours.iter().filter(|(key, _)| !FREE.contains(&key.as_str())) {
+            let is_free = |key: &str| FREE.contains(&key) || key == "end_of_text" && !self.tokenizer.kind.is_table();
+            for (key, value) in ours.iter().filter(|(key, _)| !is_free(key)) {
                 let theirs = theirs.get(key);
                 if theirs != Some(value) {
                     let theirs = theirs.map_or_else(|| "no such key".to_owned(), Value::to_string);

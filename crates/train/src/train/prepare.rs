@@ -240,6 +240,7 @@ fn with_frozen_weights(model: Gpt, config: &Config) -> Gpt {
 /// checks that the sample prompt can be encoded, so that an error comes now and not when the first sample is due.
 fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
     let corpus = Corpus::open(config, options)?;
+    config.tokenizer.end_of_text = corpus.tokenizer.end_of_text().is_some(); // the config of some kinds does not say it
     if config.train.sample_tokens == 0 {
         return Ok(corpus);
     }
@@ -375,7 +376,8 @@ fn differences(old: &Config, new: &Config) -> [Vec<String>; 2] {
     for Difference { key: path, values } in run::differences_of(&tables) {
         let key = path.split_once('.').expect("keys are written section.key");
         let difference = format!("{path} was {} and is now {}", text(&values[0]), text(&values[1]));
-        let follows = is_other_kind && key == ("tokenizer", "vocab_size"); // which only BPE has
+        let follows = is_other_kind && key == ("tokenizer", "vocab_size") // which only BPE has
+            || key == ("tokenizer", "end_of_text") && !new.tokenizer.kind.is_table();
         if is_fixed(key) && !follows || grows && OF_RAMP.contains(&key) {
             refused.push(difference);
         } else if ["optimizer", "schedule"].contains(&key.0) || OF_UPDATES.contains(&key) {
