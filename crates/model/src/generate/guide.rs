@@ -568,7 +568,6 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::too_many_lines, reason = "a table of schemas")]
     fn guide_accepts_json_of_schema() {
         let person = r#"{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": ["integer", "null"]},
             "tags": {"items": {"enum": ["a", "ab", 1]}}}, "required": ["name", "age"], "additionalProperties": false}"#;
