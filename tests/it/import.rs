@@ -67,6 +67,12 @@ fn imported_generation_settings_apply() {
     let (stopped, _) = written(json!({ "eos_token_id": [id, 63], "do_sample": false, "max_new_tokens": 8 }));
     let end = 1 + free[1..].find(letter).expect("it is there");
     assert_eq!(stopped.strip_suffix('\n'), Some(&free[..end]), "{free:?}");
+    // Where nothing is said of sampling, a model that chats takes the likeliest token, as in transformers.
+    let silent = json!({ "max_new_tokens": 8 });
+    let (_, continues) = written(silent.clone());
+    model.write("tokenizer_config.json", json!({ "chat_template": "{{ messages }}" }).to_string());
+    let (_, chats) = written(silent);
+    assert!(continues.contains("temperature = 0.8") && chats.contains("temperature = 0.0"), "{continues}\n{chats}");
 }
 
 #[test]

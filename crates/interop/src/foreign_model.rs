@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::convert::{self, Tensors};
 use super::layout::{ForeignTensor, Naming, layout};
 use super::{Family, InteropError, gguf, hf};
@@ -36,6 +38,14 @@ pub struct TokenizerFiles {
     pub json: String,
     /// The content of `tokenizer_config.json`, its chat template included.
     pub config: Option<String>,
+}
+
+impl TokenizerFiles {
+    /// Whether it has a chat template.
+    pub(crate) fn has_chat_template(&self) -> bool {
+        let config = self.config.as_deref().and_then(|json| serde_json::from_str::<Value>(json).ok());
+        config.is_some_and(|config| !config["chat_template"].is_null())
+    }
 }
 
 impl ForeignModel {

@@ -24,7 +24,10 @@ pub fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     let document_separator = settings::document_separator(&metadata)?;
     let vocab = Vocab::read(&metadata)?;
     let tokenizer = vocab.to_tokenizer(&metadata)?;
-    let generate = GenerateConfig { stop_token_ids: vocab.ends, ..GenerateConfig::default() };
+    let mut generate = GenerateConfig { stop_token_ids: vocab.ends, ..GenerateConfig::default() };
+    if tokenizer.has_chat_template() {
+        generate.temperature = 0.0; // as for a folder that does not say how to sample
+    }
     // These are part of the config.
     rope_freqs::LONGROPE.into_iter().chain([rope_freqs::TENSOR]).for_each(|name| drop(tensors.remove(name)));
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, tensor.numbers)).collect();

@@ -60,8 +60,13 @@ pub(super) fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     let tokenizer = tokenizer::read(&folder, &map)?;
     let tensors = weights::open(&folder, family, config.tie_embeddings)?;
     let document_separator = config::document_separator(&map);
-    let generate = generation::read(&map, &folder.json(GENERATION)?.unwrap_or_default())
+    let generation = folder.json(GENERATION)?.unwrap_or_default();
+    let mut generate = generation::read(&map, &generation)
         .map_err(|problems| InteropError::Unsupported { path: path.join(GENERATION), problems })?;
+    // As in transformers; a model that only continues texts would repeat itself.
+    if tokenizer.has_chat_template() && !generation.contains_key("do_sample") {
+        generate.temperature = 0.0;
+    }
     let path = path.to_owned();
     Ok(ForeignModel { path, family, naming: Naming::Hf, config, tokenizer, document_separator, generate, tensors })
 }
