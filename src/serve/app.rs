@@ -1,5 +1,7 @@
 //! The page: its files, and data of its views that the API does not have.
 
+use std::fs;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, header};
@@ -10,7 +12,8 @@ use super::error::ApiError;
 use super::http::{json_response, name};
 use super::library::ListedRun;
 use super::service::{Service, Shared, Work};
-use crate::run::{self, Curves, Difference, RunDir, RunError, RunInfo};
+use crate::run::{self, Checkpoint, Curves, Difference, RunDir, RunError, RunInfo, Status};
+use crate::tokenizer::TOKENIZER_CONFIG;
 use crate::view;
 use crate::view::report::{Comparison, Report};
 
@@ -94,8 +97,10 @@ pub(super) async fn asset(path: Result<Path<String>, PathRejection>) -> Result<R
 pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
     let runs = |service: &Service| {
         let listed = service.library.runs();
-        let settings = settings(&listed);
-        let runs: Vec<Value> = listed.iter().zip(settings).map(|(run, settings)| run_json(run, &settings)).collect();
+        let dirs: Vec<RunDir> = listed.iter().map(|listed| listed.run.clone()).collect();
+        let differences = run::differences(&dirs).unwrap_or_default();
+        let json = |(at, run): (usize, &ListedRun)| run_json(run, at, &differences);
+        let runs: Vec<Value> = listed.iter().enumerate().map(json).collect();
         Ok(json_response(json!({"runs": runs}).to_string()))
     };
     service.off_thread(Work::Long, runs).await
@@ -109,6 +114,7 @@ pub(super) fn run(service: &Service, name: &str) -> Result<Response, ApiError> {
         let model = path.file_name().map(|checkpoint| format!("{name}/{}", checkpoint.to_string_lossy()));
         json!({"step": step, "model": model, "is_best": best.as_ref() == Some(&path)})
     });
+    let generate = run.config().map(|config| config.generate).unwrap_or_default();
     // A named model is the one that was opened, even if its run has been replaced.
     let (config, has_chat) = if let Some(model) = service.library.named(Some(name)) {
         (model.config.clone(), model.tokenizer.chat_template().is_some())
@@ -123,9 +129,34 @@ pub(super) fn run(service: &Service, name: &str) -> Result<Response, ApiError> {
         "context_length": config.context_length,
         "has_chat": has_chat,
         "prompt": opening(&run),
+        "sampling": {
+            "temperature": generate.temperature,
+            "top_k": generate.top_k,
+            "top_p": generate.top_p,
+            "min_p": generate.min_p,
+            "repetition_penalty": generate.repetition_penalty,
+            "presence_penalty": generate.presence_penalty,
+            "frequency_penalty": generate.frequency_penalty,
+        },
+        "stop": generate.stop,
+        "base": base(service, &run),
         "checkpoints": kept.collect::<Vec<_>>(),
     });
     Ok(json_response(json.to_string()))
+}
+
+/// The run on the page that a run was tuned from.
+fn base(service: &Service, run: &RunDir) -> Option<String> {
+    let last = run.last().ok()?;
+    let base = Checkpoint::read_state(&last).ok()?.base(&last)?.canonicalize().ok()?;
+    let is_base = |listed: &ListedRun| listed.run.root().canonicalize().is_ok_and(|root| base.starts_with(root));
+    service.library.runs().into_iter().find(is_base).map(|listed| listed.name)
+}
+
+/// Whether a run has a chat template, from its file alone: the runs are listed every few seconds.
+fn has_chat(run: &RunDir) -> bool {
+    let json = fs::read(run.join(TOKENIZER_CONFIG)).ok().and_then(|json| serde_json::from_slice::<Value>(&json).ok());
+    json.is_some_and(|config| !config["chat_template"].is_null())
 }
 
 /// The current report of a run: from its files, without measuring anything.
@@ -153,19 +184,15 @@ fn unreadable(error: impl Into<RunError>) -> ApiError {
     ApiError::unavailable(error.into().first_line())
 }
 
-/// The settings in which each run differs from the others, as `n_layers=4 learning_rate=0.003`; empty if a config cannot be
-/// read.
-fn settings(listed: &[ListedRun]) -> Vec<String> {
-    let dirs: Vec<RunDir> = listed.iter().map(|listed| listed.run.clone()).collect();
-    let differences = run::differences(&dirs).unwrap_or_default();
-    let of_run = |at: usize| {
-        let known = differences.iter().filter_map(|Difference { key, values }| {
-            let name = key.split_once('.').map_or(&**key, |(_, name)| name);
-            Some(format!("{name}={}", values[at].as_ref()?))
-        });
-        known.take(MOST_SETTINGS).collect::<Vec<_>>().join(" ")
-    };
-    (0..listed.len()).map(of_run).collect()
+/// The settings in which the run at this place differs from the others, as `n_layers=4 learning_rate=0.003`. An imported
+/// model has only those of the model.
+fn settings(differences: &[Difference], at: usize, is_imported: bool) -> String {
+    let known = differences.iter().filter_map(|Difference { key, values }| {
+        let (section, name) = key.split_once('.')?;
+        (section == "model" || !is_imported).then_some(())?;
+        Some(format!("{name}={}", values[at].as_ref()?))
+    });
+    known.take(MOST_SETTINGS).collect::<Vec<_>>().join(" ")
 }
 
 /// The first text that Look shows: the beginning of the run's last sample, or a sentence.
@@ -178,14 +205,16 @@ fn opening(run: &RunDir) -> String {
 }
 
 /// A row in the table of runs; unreadable values are null.
-fn run_json(listed: &ListedRun, settings: &str) -> Value {
+fn run_json(listed: &ListedRun, at: usize, differences: &[Difference]) -> Value {
     let ListedRun { name, run, checkpoint } = listed;
     let info = RunInfo::read(run).ok();
+    let is_imported = info.as_ref().is_some_and(|info| info.status == Status::Imported);
     let curve = Curves::read(run).map(|curves| curves.column("train_loss")).unwrap_or_default();
     let losses: Vec<f64> = curve.into_iter().map(|(_, loss)| loss).collect();
     json!({
         "name": name,
         "has_checkpoint": checkpoint.is_some(),
+        "has_chat": has_chat(run),
         "status": info.as_ref().map(|info| info.status),
         "step": info.as_ref().map(|info| info.step),
         "max_steps": info.as_ref().and_then(|info| info.max_steps),
@@ -193,7 +222,7 @@ fn run_json(listed: &ListedRun, settings: &str) -> Value {
         "loss": info.as_ref().and_then(|info| info.val_loss),
         "bits_per_byte": info.as_ref().and_then(|info| info.val_bits_per_byte),
         "age": info.as_ref().and_then(|info| info.began_unix_s).map(|began| (run::unix_s() - began).max(0.0)),
-        "settings": settings,
+        "settings": settings(differences, at, is_imported),
         "is_estimate": info.as_ref().is_some_and(|info| info.is_estimate),
         "curve": view::terminal::sparkline::means(&losses, N_SPARK),
     })

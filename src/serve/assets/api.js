@@ -57,7 +57,7 @@ export async function* events(path, body, signal) {
     text += part.value;
     const whole = text.split("\n\n");
     text = whole.pop();
-    for (const event of whole) {
+    for (const event of whole.filter((part) => !part.startsWith(":"))) { // comments keep a waiting connection open
       const data = event.replace(/^data: /, "");
       if (data === "[DONE]") {
         return;
@@ -70,6 +70,18 @@ export async function* events(path, body, signal) {
     }
   }
   throw new Error("The connection was lost.");
+}
+
+/**
+ * The path and the body of a request that answers a conversation. A model without a template gets the prompt that the
+ * template of `other` makes.
+ */
+export async function answering(model, hasChat, other, messages, signal) {
+  if (hasChat) {
+    return ["/v1/chat/completions", { model, messages }];
+  }
+  const { prompt } = await ask("/apply-template", { model: other, messages }, signal);
+  return ["/v1/completions", { model, prompt }];
 }
 
 /** The delay before a request to a busy server is repeated. */
@@ -180,11 +192,21 @@ export function field(label, { min, max, value }, set) {
   const input = page.element("input", {
     type: "number", min, max, value,
     change: () => {
-      input.value = Math.min(Math.max(Math.round(Number(input.value)) || min, min), max);
+      input.value = Math.min(Math.max(Math.round(Number(input.value)), min), max);
       set(Number(input.value));
     },
   });
   return page.element("label", { class: "slider" }, label, input);
+}
+
+/** A button that copies what `text()` returns. */
+export function copier(label, text) {
+  const button = page.element("button", { type: "button", click: () => copy() }, label);
+  async function copy() {
+    await navigator.clipboard.writeText(text()).then(() => (button.textContent = "Copied"), () => (button.textContent = "The browser does not allow it"));
+    setTimeout(() => (button.textContent = label), 1500);
+  }
+  return button;
 }
 
 /** A text field as high as its text, up to a third of the screen. */

@@ -68,7 +68,7 @@ async function start() {
     main.append(problem("This run has no checkpoint yet: there is nothing to write with. Its report grows as it trains."));
     return undefined;
   }
-  return view[1](main, found, about);
+  return view[1](main, found, about, all);
 }
 
 start().catch((error) => main.append(problem(error.message)));

@@ -1,14 +1,25 @@
-/** Runs side by side: the comparison of curves and configs, and the completion of each after the same prompt. */
-import { ask, askText, editor, field, keep, latest, slider, state, statusLine } from "./api.js";
+/**
+ * Runs side by side: the comparison of curves and configs, and the answer of each to the same question, or its completion
+ * of the same prompt, with the same seed.
+ */
+import { answering, ask, askText, editor, field, keep, latest, slider, state, statusLine } from "./api.js";
 import { pageFrame } from "./view.js";
 
-const DEFAULTS = { runs: "", prompt: "", temperature: 0.8, seed: 1, tokens: 80 };
+const DEFAULTS = { runs: "", seed: 1, tokens: 80, chat: 1 };
+const QUESTION = "What is the capital of France?";
 const MOST = 6;
 
-export function compare(main, all) {
-  const now = state(DEFAULTS);
+export async function compare(main, all) {
   // Names are encoded twice, since a name may have a comma.
-  const chosen = new Set(now.runs.split(",").filter((name) => name).map(decoded));
+  const chosen = new Set(state(DEFAULTS).runs.split(",").filter((name) => name).map(decoded));
+  const written = () => [...chosen].map((name) => all.find((run) => run.name === name)).filter((run) => run?.has_checkpoint);
+  const templated = () => written().find((run) => run.has_chat);
+  const [first] = written();
+  // It begins as the first run would: with its settings, and with its text unless there is a question.
+  const own = first && (await ask(`/app/run/${encodeURIComponent(first.name)}`).catch(() => null));
+  const about = own ?? { sampling: { temperature: 0.8 }, prompt: "" };
+  const defaults = { ...DEFAULTS, temperature: about.sampling.temperature, prompt: templated() ? QUESTION : about.prompt };
+  const now = state(defaults);
   const status = statusLine();
   const pageStatus = statusLine();
   const place = page.element("div", { class: "report" });
@@ -36,18 +47,28 @@ export function compare(main, all) {
     if (now.prompt === "") {
       return texts.replaceChildren();
     }
-    const settings = { prompt: now.prompt, temperature: now.temperature, seed: now.seed, max_tokens: now.tokens };
-    const names = [...chosen].filter((name) => all.some((run) => run.name === name && run.has_checkpoint));
-    const written = await Promise.all(
-      names.map((model) => ask("/v1/completions", { model, ...settings }, signal).catch((error) => ({ error }))),
-    );
+    const settings = { temperature: now.temperature, seed: now.seed, max_tokens: now.tokens };
+    const template = now.chat ? templated() : undefined;
+    chat.hidden = !templated();
+    const answer = async ({ name: model, has_chat: hasChat }) => {
+      const [path, body] = template
+        ? await answering(model, hasChat, template.name, [{ role: "user", content: now.prompt }], signal)
+        : ["/v1/completions", { model, prompt: now.prompt }];
+      const [{ message, text }] = (await ask(path, { ...body, ...settings }, signal)).choices;
+      return message?.content ?? text;
+    };
+    const runs = written();
+    const answers = await Promise.all(runs.map((run) => answer(run).catch((error) => error.message)));
+    signal.throwIfAborted();
+    const prompt = template ? [] : [page.element("span", { class: "prompt" }, now.prompt)];
     return texts.replaceChildren(
-      ...written.map(({ choices, error }, at) =>
+      ...runs.map(({ name, has_chat: hasChat }, at) =>
         page.element(
           "section",
           { class: "written" },
-          page.element("h3", {}, names[at]),
-          page.element("p", { class: "text" }, page.element("span", { class: "prompt" }, now.prompt), choices?.[0].text ?? error.message),
+          page.element("h3", {}, name),
+          ...(template && !hasChat ? [page.element("p", { class: "hint" }, `with the template of ${template.name}`)] : []),
+          page.element("p", { class: "text" }, ...prompt.map((node) => node.cloneNode(true)), answers[at]),
         ),
       ),
     );
@@ -55,7 +76,7 @@ export function compare(main, all) {
 
   function changed() {
     now.runs = [...chosen].map(encodeURIComponent).join(",");
-    keep(now, DEFAULTS);
+    keep(now, defaults);
   }
 
   const boxes = all.map(({ name }) => {
@@ -76,6 +97,12 @@ export function compare(main, all) {
     box.checked = chosen.has(name);
     return page.element("label", { class: "tick" }, box, name);
   });
+  const asChat = page.element("input", { type: "checkbox", change: () => {
+    set("chat")(Number(asChat.checked));
+    write();
+  } });
+  asChat.checked = now.chat !== 0;
+  const chat = page.element("label", { class: "tick" }, asChat, "As a question, with the chat template");
   const set = (name) => (value) => {
     now[name] = value;
     changed();
@@ -83,7 +110,8 @@ export function compare(main, all) {
   main.append(
     page.element("fieldset", {}, page.element("legend", {}, "Runs"), ...boxes),
     page.element("h2", {}, "The same prompt and seed"),
-    editor("Prompt", now.prompt, set("prompt")),
+    editor("Prompt or question", now.prompt, set("prompt")),
+    chat,
     page.element(
       "div",
       { class: "controls" },

@@ -80,7 +80,7 @@ export function runs(main, first) {
     });
     box.checked = ticked.has(run.name);
     const at = `/run/${encodeURIComponent(run.name)}`;
-    const links = ["write", "look", "why"].map((view) => page.element("a", { href: `${at}/${view}` }, view));
+    const links = ["write", ...(run.has_chat ? ["chat"] : []), "look", "why"].map((view) => page.element("a", { href: `${at}/${view}` }, view));
     const cells = COLUMNS.map(([key, , text, isNumber]) => {
       const content = {
         name: () => page.element(

@@ -10,7 +10,8 @@ const DEFAULTS = { prompt: "", temperature: 0.8, top_p: 1, seed: 1, tokens: 60, 
 const N_TOP = 20; // the API's maximum
 
 export function write(main, run, about) {
-  const now = state(DEFAULTS);
+  const defaults = { ...DEFAULTS, prompt: about.prompt };
+  const now = state(defaults);
   const status = statusLine();
   const area = editor("Text", now.prompt, (text) => changed(text));
   const flow = page.element("div", { class: "flow", "aria-hidden": "true" }); // screen readers read the field above it
@@ -63,7 +64,7 @@ export function write(main, run, about) {
     }
     chosen = -1;
     now.prompt = text;
-    keep(now, DEFAULTS);
+    keep(now, defaults);
     draw();
     return score();
   }
@@ -225,7 +226,7 @@ export function write(main, run, about) {
 
   const setting = (name) => (value) => {
     now[name] = value;
-    keep(now, DEFAULTS);
+    keep(now, defaults);
     distribution();
   };
   const button = page.element("button", { type: "button", class: "main", click: () => (writing ? stop() : begin()) }, "Write");

@@ -186,32 +186,3 @@ fn why_view_equals_inspect_explain() {
     look_around(&mut browser, "why-cell");
     server.kill();
 }
-
-#[test]
-fn chat_view_keeps_the_conversation_and_reports_a_lost_connection() {
-    let Some(mut browser) = Browser::start() else { return };
-    let folder = kept();
-    let template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}";
-    folder.write("runs/tiny/tokenizer_config.json", json!({"chat_template": template}).to_string());
-    let (server, port) = program(&folder, &["runs/tiny"]);
-    let said = "The cat";
-    let body = json!({"messages": [{"role": "user", "content": said}], "temperature": 0, "max_tokens": 12});
-    let answer = post(port, "/v1/chat/completions", &body)["choices"][0]["message"]["content"].take();
-    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/chat?temperature=0&tokens=12"));
-    browser.wait_for("document.querySelector('textarea') !== null");
-    browser.evaluate("document.querySelector('textarea').focus()");
-    browser.insert(said);
-    browser.press("Enter");
-    let bubbles = "JSON.stringify([...document.querySelectorAll('.bubble')].map((it) => it.textContent))";
-    let expected = format!("{bubbles} === {}", json!(json!([said, answer]).to_string()));
-    browser.wait_for(&format!("{expected} && document.querySelector('.main').textContent === 'Send'"));
-    look_around(&mut browser, "chat");
-    browser.reload();
-    browser.wait_for(&expected);
-    server.kill();
-    browser.evaluate("document.querySelector('textarea').focus()");
-    browser.insert("a");
-    browser.press("Enter");
-    browser.wait_for("document.querySelector('.status').textContent.includes('does not answer')");
-    assert_eq!(browser.evaluate(&format!("{bubbles}.includes({})", json!(said))), true);
-}

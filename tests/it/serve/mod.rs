@@ -1,5 +1,6 @@
 //! The server over real sockets: a server in a thread, and a client that reads whole responses.
 
+mod chat;
 mod checkpoints;
 mod completions;
 mod inside;
