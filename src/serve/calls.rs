@@ -14,7 +14,7 @@ use super::scheduler::Guided;
 use crate::generate::{CallSchema, Grammar};
 
 const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+pub(super) const CLOSE: &str = "</tool_call>";
 
 /// The tools that the model may call.
 pub(super) struct Tools {

@@ -64,11 +64,21 @@ pub(super) struct ChatRequest {
     /// Which tools the model calls: none, any (auto), at least one (required), or the named one.
     #[schemars(extend("anyOf" = [{"type": "string", "enum": ["none", "auto", "required"]}, {"type": "object"}]))]
     pub(super) tool_choice: Value,
-    /// Ignored: the model decides how many tools it calls.
-    parallel_tool_calls: Option<bool>,
+    /// If false, the completion ends with its first tool call.
+    pub(super) parallel_tool_calls: Option<bool>,
     /// Not supported.
     #[schemars(extend("type" = "string", "enum" = ["none", "auto"]))]
     function_call: Value,
+    /// Not supported, except for an empty list: use `tools`.
+    #[schemars(extend("type" = "array", "enum" = [[]]))]
+    functions: Value,
+    /// The variable `reasoning_effort` of the model's chat template, which may have none.
+    pub(super) reasoning_effort: Option<String>,
+    /// Not supported.
+    #[schemars(extend("type" = "string", "enum" = ["medium"]))]
+    verbosity: Value,
+    /// Ignored: it changes no completion.
+    prediction: Map<String, Value>,
     /// Not supported: responses are text.
     #[schemars(extend("type" = "array", "enum" = [["text"]]))]
     modalities: Value,
@@ -77,6 +87,8 @@ pub(super) struct ChatRequest {
     store: Value,
     /// End the prompt where the answer begins, the default, and not with the last message.
     pub(super) add_generation_prompt: Option<bool>,
+    /// End the prompt with the text of the last message, which the completion continues.
+    pub(super) continue_final_message: bool,
     /// Variables of the model's chat template, such as `enable_thinking`.
     pub(super) chat_template_kwargs: Map<String, Value>,
     #[serde(flatten)]
@@ -100,6 +112,9 @@ pub(super) struct ResponseRequest {
     /// The format of the response, in its `format`.
     #[schemars(extend("type" = "object"))]
     pub(super) text: Value,
+    /// Its `effort` is the variable `reasoning_effort` of the model's chat template, which may have none.
+    #[schemars(extend("type" = "object"))]
+    pub(super) reasoning: Value,
     /// Ignored: no response is stored.
     store: Option<bool>,
     /// Not supported.
@@ -119,8 +134,10 @@ pub(super) struct ResponseRequest {
     /// Not supported, except for values that choose no tool.
     #[schemars(extend("type" = "string", "enum" = ["none", "auto"]))]
     tool_choice: Value,
-    /// Ignored.
+    /// Ignored: there are no tools.
     parallel_tool_calls: Option<bool>,
+    /// Ignored: there are no tools.
+    max_tool_calls: Option<usize>,
     /// Not supported.
     #[schemars(extend("type" = "string", "enum" = ["disabled"]))]
     truncation: Value,
@@ -169,9 +186,6 @@ pub(super) struct Sampling {
     /// `{"type": "json_schema", "json_schema": {"schema": ...}}`.
     #[schemars(extend("type" = "object"))]
     pub(super) response_format: Value,
-    /// Only with stream: end with an event that counts the tokens of the prompt and of the completion.
-    #[schemars(with = "StreamOptions")]
-    pub(super) stream_options: Option<StreamOptions>,
     /// Ignored.
     pub(super) metadata: Map<String, Value>,
     /// Subtracted once from the logit of each token generated before.
@@ -203,12 +217,19 @@ pub(super) struct Common {
     pub(super) seed: i64,
     /// Send the response as server-sent events while it is generated.
     pub(super) stream: bool,
+    /// Only with stream: end with an event that counts the tokens of the prompt and of the completion.
+    #[schemars(with = "StreamOptions")]
+    pub(super) stream_options: Option<StreamOptions>,
     /// Ignored.
     user: Option<String>,
     /// Ignored.
     safety_identifier: Option<String>,
     /// Ignored: what prompts have in common is found without a key.
     prompt_cache_key: Option<String>,
+    /// Ignored, as is the key.
+    prompt_cache_retention: Option<String>,
+    /// Ignored, as is the key.
+    prompt_cache_options: Map<String, Value>,
     /// Not supported, except for values that choose nothing.
     #[schemars(extend("type" = "string", "enum" = ["auto", "default"]))]
     service_tier: Value,
@@ -229,5 +250,8 @@ fn sixteen() -> usize {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StreamOptions {
+    /// Ignored by `/v1/responses`, whose last event always counts them.
     pub(super) include_usage: bool,
+    /// Not supported.
+    pub(super) include_obfuscation: bool,
 }

@@ -147,6 +147,10 @@ struct TextPart {
     #[serde(default)]
     #[schemars(extend("type" = "array", "enum" = [[]]))]
     logprobs: Value,
+    /// Ignored: what prompts have in common is found without it.
+    #[serde(default)]
+    #[schemars(extend("type" = "object"))]
+    prompt_cache_breakpoint: Value,
 }
 
 fn input_message(item: &Value) -> Result<Message, ApiError> {
@@ -192,6 +196,8 @@ pub(super) struct MessageFields {
     ]))]
     content: Value,
     name: Option<String>,
+    /// What an assistant thought before it answered, for the model's template.
+    reasoning_content: Option<String>,
     /// The calls that an assistant made.
     #[serde(default)]
     #[schemars(extend("type" = "array"))]
@@ -209,7 +215,7 @@ const CONTENT: &str = "a message of `messages` must have a `content`: a string, 
 fn message(json: &Value) -> Result<Message, ApiError> {
     let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
     let fields = object("messages", json, "a message of `messages` must be an object")?;
-    let MessageFields { role, content: sent, name, tool_calls, tool_call_id, .. } = fields;
+    let MessageFields { role, content: sent, name, reasoning_content, tool_calls, tool_call_id, .. } = fields;
     let tool_calls = match tool_calls {
         Value::Null => None,
         Value::Array(calls) if role == "assistant" => {
@@ -228,7 +234,7 @@ fn message(json: &Value) -> Result<Message, ApiError> {
         Value::Null if role == "assistant" && has_content => String::new(),
         _ => content("messages", &sent, &["text"], CONTENT)?,
     };
-    Ok(Message { role, content, name, tool_calls, tool_call_id })
+    Ok(Message { role, content, name, reasoning_content, tool_calls, tool_call_id })
 }
 
 /// A tool call as templates read it, whose arguments are an object, not JSON in a string.

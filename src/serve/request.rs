@@ -5,11 +5,11 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
-use super::calls::Tools;
+use super::calls::{CLOSE, Tools};
 use super::error::ApiError;
 use super::fields::{Fields, only, parse, wrong};
 use super::format;
-use super::forms::{ChatRequest, Common, CompletionRequest, ResponseRequest, Sampling};
+use super::forms::{ChatRequest, Common, CompletionRequest, ResponseRequest, Sampling, StreamOptions};
 use super::http::{random, unix_s};
 use super::limits::{MAX_BIAS, MAX_SEQUENCES, MAX_SHOWN_SCORES, MAX_STOP, MAX_STOPS};
 use super::loaded_model::LoadedModel;
@@ -63,7 +63,15 @@ impl GenerateRequest {
 
     pub(super) fn chat(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let (request, text, tools) = rendered(fields, model)?;
-        let ChatRequest { max_tokens, max_completion_tokens, logprobs, top_logprobs, sampling, .. } = request;
+        let ChatRequest {
+            max_tokens,
+            max_completion_tokens,
+            logprobs,
+            top_logprobs,
+            parallel_tool_calls,
+            sampling,
+            ..
+        } = request;
         if top_logprobs.is_some_and(|n_top| n_top > 0) && !logprobs {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` = true"));
         }
@@ -71,6 +79,9 @@ impl GenerateRequest {
         let max_tokens = max_completion_tokens.or(max_tokens).unwrap_or_else(|| prompt.room(model));
         let mut request = sampling.request(Form::Chat, vec![prompt], max_tokens, model)?;
         request.has_tools = tools.is_some();
+        if request.has_tools && parallel_tool_calls == Some(false) {
+            request.settings.config.stop.push(CLOSE.to_owned()); // a call at the end need not be closed
+        }
         request.settings.n_top = logprobs.then(|| top_logprobs.unwrap_or(0));
         if let Some(call) = tools.map_or(Ok(None), |tools| tools.guide(model))?
             && request.settings.guide.replace(call).is_some()
@@ -84,10 +95,17 @@ impl GenerateRequest {
 
     pub(super) fn response(fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let request: ResponseRequest = parse(fields, &[])?;
-        let ResponseRequest { input, instructions, text, max_output_tokens, metadata, common, .. } = request;
-        only("text", &text, &["format"])?;
+        let ResponseRequest { input, instructions, text, reasoning, max_output_tokens, metadata, common, .. } = request;
+        let is_usual = text["verbosity"] == "medium";
+        only("text", &text, if is_usual { &["format", "verbosity"] } else { &["format"] })?;
+        only("reasoning", &reasoning, &["effort"])?;
+        let variables = match &reasoning["effort"] {
+            Value::Null => Map::new(),
+            effort @ Value::String(_) => Map::from_iter([(REASONING_EFFORT.to_owned(), effort.clone())]),
+            _ => return Err(wrong("reasoning", &reasoning, "an object whose `effort` is a string")),
+        };
         let messages = input_messages(&input, instructions.as_deref())?;
-        let conversation = Conversation { messages, add_generation_prompt: true, variables: Map::new() };
+        let conversation = Conversation { messages, add_generation_prompt: true, variables };
         let rendered = model.renderer.render("input", &model.name, &conversation)?;
         let prompt = EncodedPrompt::rendered("input", rendered, model)?;
         let sampling = Sampling { common, ..parse(Map::new(), &[])? };
@@ -144,7 +162,7 @@ impl Sampling {
         model: &LoadedModel,
     ) -> Result<GenerateRequest, ApiError> {
         let (tokenizer, n) = (&model.tokenizer, self.n);
-        let Common { temperature, top_p, seed, stream, .. } = self.common;
+        let Common { temperature, top_p, seed, stream, stream_options, .. } = self.common;
         let mut stop_token_ids = model.stop_token_ids.clone();
         stop_token_ids.extend(tokens("stop_token_ids", &self.stop_token_ids, tokenizer)?);
         let config = GenerateConfig {
@@ -165,8 +183,13 @@ impl Sampling {
         };
         let bias = bias(self.logit_bias, tokenizer)?;
         let guide = format::guide("response_format", &self.response_format, model)?;
-        if self.stream_options.is_some() && !stream {
+        if stream_options.is_some() && !stream {
             return Err(ApiError::field("stream_options", "`stream_options` needs `stream` = true"));
+        }
+        let StreamOptions { include_usage, include_obfuscation } = stream_options.unwrap_or_default();
+        if include_obfuscation {
+            let message = "`include_obfuscation` in `stream_options` is not supported; set it to false";
+            return Err(ApiError::field("stream_options", message));
         }
         let n_sequences = prompts.len() * n;
         if n_sequences > MAX_SEQUENCES {
@@ -192,7 +215,7 @@ impl Sampling {
             has_tools: false,
             repeated: Value::Null,
             stream,
-            include_usage: self.stream_options.is_some_and(|options| options.include_usage),
+            include_usage,
         })
     }
 }
@@ -205,12 +228,41 @@ fn rendered(fields: Fields, model: &LoadedModel) -> Result<(ChatRequest, String,
     if let Some(tools) = &tools {
         variables.insert("tools".to_owned(), tools.list.clone().into());
     }
-    let messages = messages(&request.messages)?;
-    let add_generation_prompt = request.add_generation_prompt.unwrap_or(true);
+    if let Some(effort) = &request.reasoning_effort {
+        variables.entry(REASONING_EFFORT).or_insert_with(|| effort.as_str().into());
+    }
+    let mut messages = messages(&request.messages)?;
+    if !model.tokenizer.chat_template().is_some_and(|template| template.contains("developer")) {
+        let developers = messages.iter_mut().filter(|message| message.role == "developer");
+        developers.for_each(|message| "system".clone_into(&mut message.role)); // templates know the older name
+    }
+    let continues = request.continue_final_message;
+    if continues && request.add_generation_prompt == Some(true) {
+        let message = "`continue_final_message` ends the prompt within a message, `add_generation_prompt` after it: choose \
+                       one of them";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    if continues {
+        messages.last_mut().expect("there is a message").content += END_OF_CONTENT;
+    }
+    let add_generation_prompt = request.add_generation_prompt.unwrap_or(!continues);
     let conversation = Conversation { messages, add_generation_prompt, variables };
-    let text = model.renderer.render("messages", &model.name, &conversation)?;
+    let mut text = model.renderer.render("messages", &model.name, &conversation)?;
+    if continues {
+        let left_out = || ApiError::field("messages", "the chat template leaves out the end of the last message");
+        let end = text.rfind(END_OF_CONTENT.trim_end()).ok_or_else(left_out)?;
+        let is_trimmed = !text[end..].starts_with(END_OF_CONTENT);
+        text.truncate(if is_trimmed { text[..end].trim_end().len() } else { end });
+    }
     Ok((request, text, tools))
 }
+
+/// Marks the end of the last message's content in a rendered conversation, as transformers does. The space at its end
+/// shows whether the template trims contents.
+const END_OF_CONTENT: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// The variable of gpt-oss's chat template, and of others.
+const REASONING_EFFORT: &str = "reasoning_effort";
 
 /// The response of `/apply-template`, as JSON: the prompt of a chat, however long it is.
 pub(super) fn apply_template(fields: Fields, model: &LoadedModel) -> Result<String, ApiError> {

@@ -357,6 +357,48 @@ fn template_receives_the_variables_of_the_request() {
     assert_eq!(n_tokens(json!({"messages": []})), 4, "they do not replace the template's own variables");
 }
 
+/// What the chat template makes of fields that it may know.
+#[test]
+fn fields_of_chats_reach_the_template() {
+    let template = "{% for m in messages %}[{{ m.role }}|{{ m.reasoning_content or '' }}|{{ m.content }}]{% endfor %}\
+                    {% if reasoning_effort %}({{ reasoning_effort }}){% endif %}{% if add_generation_prompt %}>{% endif %}";
+    let trimming = template.replace("m.content", "m.content | trim");
+    let knowing = format!("{template}{{# developer #}}");
+    let models = [("plain", template), ("trimming", &*trimming), ("knowing", &*knowing)];
+    let models = models.map(|(name, template)| model(name, &letters(), super::chatting_with(template)));
+    let host = Host::of(models.into(), 1, None);
+    let user = json!({"role": "user", "content": "a"});
+    let thinking = json!([user, {"role": "assistant", "content": "b", "reasoning_content": "why"}]);
+    let developer = json!([{"role": "developer", "content": "be brief"}, user]);
+    let begun = json!([user, {"role": "assistant", "content": [{"type": "text", "text": " Once "}]}]);
+    let continued = json!({"messages": begun, "continue_final_message": true});
+    let low = json!({"messages": [user], "reasoning_effort": "low"});
+    for (name, fields, expected) in [
+        ("plain", low.clone(), "[user||a](low)>"),
+        ("plain", changed(&low, json!({"chat_template_kwargs": {"reasoning_effort": "high"}})), "[user||a](high)>"),
+        ("plain", json!({"messages": thinking}), "[user||a][assistant|why|b]>"),
+        ("plain", json!({"messages": developer}), "[system||be brief][user||a]>"),
+        ("knowing", json!({"messages": developer}), "[developer||be brief][user||a]>"),
+        ("plain", continued.clone(), "[user||a][assistant|| Once "),
+        ("trimming", continued.clone(), "[user||a][assistant||Once"),
+        ("plain", changed(&continued, json!({"add_generation_prompt": false})), "[user||a][assistant|| Once "),
+    ] {
+        let body = changed(&fields, json!({"model": name}));
+        assert_eq!(host.post("/apply-template", &body).json(200)["prompt"], expected, "{body}");
+    }
+    host.refuse(
+        "/apply-template",
+        &changed(&continued, json!({"add_generation_prompt": true})),
+        "continue_final_message",
+        true.into(),
+    );
+    let silent = super::chatting_with("{{ messages[0].content }}");
+    let host = Host::of(vec![model("letters", &letters(), silent)], 1, None);
+    assert!(host.post("/apply-template", &continued).message(400).contains("leaves out the end of the last message"));
+    let counted = host.post("/v1/responses/input_tokens", &json!({"input": "abc", "reasoning": {"effort": "low"}}));
+    assert_eq!(counted.json(200)["input_tokens"], 3);
+}
+
 #[test]
 fn waiting_stream_sends_comments() {
     use std::io::Read;

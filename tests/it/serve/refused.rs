@@ -20,6 +20,7 @@ fn invalid_fields_are_named() {
     let text = json!({"prompt": "abc"});
     let chat = json!({"messages": [{"role": "user", "content": "abc"}]});
     let response = json!({"input": "a"});
+    let streamed = json!({"prompt": "abc", "stream": true});
     let scored = json!({"prompt": vec!["abcdefgh"; 1024], "echo": true, "max_tokens": 100});
     let long = || json!("a".repeat((1 << 20) + 1));
     let parts = |kind: &str| json!([{"role": "user", "content": [{"type": kind, "image_url": "a"}]}]);
@@ -36,6 +37,7 @@ fn invalid_fields_are_named() {
         ("/v1/completions", &text, "stop", json!("a".repeat(257))),
         ("/v1/completions", &text, "stop", json!(["b", "a".repeat(257)])),
         ("/v1/completions", &text, "stream_options", json!({"include_usage": true})), // without `stream`
+        ("/v1/completions", &streamed, "stream_options", json!({"include_obfuscation": true})),
         ("/v1/completions", &text, "logit_bias", json!({"11": 1})),
         ("/v1/completions", &text, "logit_bias", json!({"1": 101})),
         ("/v1/completions", &scored, "logprobs", json!(20)),
@@ -81,6 +83,10 @@ fn invalid_fields_are_named() {
         ("/v1/responses", &response, "include", json!(["reasoning.encrypted_content"])),
         ("/v1/chat/completions", &chat, "messages", text_part(json!({"novel": 1}))),
         ("/v1/chat/completions", &chat, "store", json!(true)),
+        ("/v1/chat/completions", &chat, "verbosity", json!("low")),
+        ("/v1/chat/completions", &chat, "functions", json!([{"name": "f"}])),
+        ("/v1/responses", &response, "reasoning", json!({"effort": "low", "summary": "auto"})),
+        ("/v1/responses", &response, "reasoning", json!({"effort": 1})),
         ("/v1/chat/completions", &chat, "modalities", json!(["text", "audio"])),
         ("/v1/chat/completions", &chat, "service_tier", json!("flex")),
         ("/v1/responses", &response, "input", json!("xyz")),
@@ -154,16 +160,24 @@ fn values_that_change_nothing_are_accepted() {
         "messages": [{"role": "user", "content": "abc"}, {"role": "assistant", "content": null, "annotations": [],
             "refusal": null}, {"role": "user", "content": "a"}],
         "store": false, "service_tier": "auto", "modalities": ["text"], "top_logprobs": 0, "prompt_cache_key": "a",
-        "safety_identifier": "me", "function_call": "none", "max_tokens": 1,
+        "safety_identifier": "me", "function_call": "none", "max_tokens": 1, "functions": [], "verbosity": "medium",
+        "prediction": {"type": "content", "content": "abc"}, "prompt_cache_retention": "24h", "prompt_cache_options": {},
+        "audio": null, "moderation": null, "web_search_options": null, "parallel_tool_calls": false, "metadata": {},
+        "reasoning_effort": "low",
     });
     host.post("/v1/chat/completions", &neutral).json(200);
+    let streamed = json!({"stream": true, "stream_options": {"include_usage": false, "include_obfuscation": false}});
+    host.post("/v1/chat/completions", &changed(&neutral, streamed.clone())).events();
     let answer = host.post("/v1/responses", &json!({"input": "abc", "max_output_tokens": 3})).json(200);
     let neutral = json!({
         "input": [{"role": "user", "content": "a"}, answer["output"][0], {"role": "user", "content": "b"}],
         "store": false, "background": false, "include": [], "top_logprobs": 0, "service_tier": "default",
-        "max_output_tokens": 1,
+        "max_output_tokens": 1, "max_tool_calls": 3, "reasoning": {"effort": null, "summary": null}, "tools": [],
+        "text": {"format": {"type": "text"}, "verbosity": "medium"}, "conversation": null, "prompt": null,
+        "prompt_cache_key": "a", "prompt_cache_retention": "in_memory", "truncation": "disabled", "user": "me",
     });
     host.post("/v1/responses", &neutral).json(200);
+    assert_eq!(host.post("/v1/responses", &changed(&neutral, streamed)).status, 200);
 }
 
 #[test]

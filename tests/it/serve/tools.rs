@@ -101,6 +101,18 @@ fn template_receives_tools_and_earlier_calls() {
     assert_eq!(n_tokens(plain), n_plain + n_more as u64);
 }
 
+/// Without parallel calls, a completion ends where its first call does.
+#[test]
+fn completion_may_end_with_its_first_call() {
+    let host = host();
+    let format = json!({"type": "json_object", "schema": {"const": "a</tool_call>b"}});
+    for (parallel, expected) in [(false, "\"a"), (true, "\"a</tool_call>b\"")] {
+        let body = changed(&request(), json!({"response_format": format, "parallel_tool_calls": parallel}));
+        let answer = &host.post("/v1/chat/completions", &body).json(200)["choices"][0];
+        assert_eq!((&answer["message"]["content"], &answer["finish_reason"]), (&json!(expected), &json!("stop")));
+    }
+}
+
 #[test]
 fn invalid_tools_are_rejected() {
     let host = host();

@@ -50,6 +50,9 @@ pub struct Message {
     /// The name of the participant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What the model thought before an answer, for templates that show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     /// The tool calls in an answer, with their arguments as objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<serde_json::Value>>,
@@ -61,7 +64,14 @@ pub struct Message {
 impl Message {
     /// A message with a role and a text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into(), name: None, tool_calls: None, tool_call_id: None }
+        Self {
+            role: role.into(),
+            content: content.into(),
+            name: None,
+            reasoning_content: None,
+            tool_calls: None,
+            tool_call_id: None,
+        }
     }
 }
 
