@@ -5,8 +5,8 @@ use std::path::Path;
 use super::args::program;
 use super::print::note;
 use crate::format::shell_word;
-use crate::interop::Outgoing;
-use crate::run::RunDir;
+use crate::interop::Family;
+use crate::run::{Checkpoint, Located, RunDir, locate};
 use crate::tokenizer::ChatRenderer;
 
 /// Prints commands, each on a line.
@@ -26,8 +26,12 @@ pub(super) fn talk(run: &Path) -> (&'static str, String) {
 
 /// The command that exports a run, to the format of most programs if that has the family of its model.
 pub(super) fn export(run: &Path) -> String {
-    let is_gguf = Outgoing::open(run).is_ok_and(|model| model.family.is_in_llama_cpp());
-    format!("{} export {} --to {}", program(), shell_word(run), if is_gguf { "gguf" } else { "hf" })
+    let family = || -> anyhow::Result<_> {
+        let Located { run, checkpoint } = locate(run)?;
+        Ok(Family::of_run(&run.config()?.model, &Checkpoint::read_state(&checkpoint)?)?)
+    };
+    let format = if family().is_ok_and(Family::is_in_llama_cpp) { "gguf" } else { "hf" };
+    format!("{} export {} --to {format}", program(), shell_word(run))
 }
 
 /// Whether a run has a chat template that can be used.

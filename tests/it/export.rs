@@ -65,12 +65,35 @@ fn derived_runs_keep_the_family() {
     folder.succeed(&["merge", "tuned", "--run-dir", "merged"]);
     ChatFormat::Chatml.give(&locate(&run).expect("a run"), &folder.path("chat")).expect("it is a new run");
     for run in ["run", "tuned", "merged", "chat"] {
-        assert_eq!(Outgoing::open(&folder.path(run)).expect("it is portable").family.name(), "phi3", "{run}");
+        let derived = Outgoing::open(&folder.path(run)).expect("it is portable");
+        assert_eq!((derived.family.name(), derived.state.dtype.as_deref()), ("phi3", Some("f32")), "{run}");
     }
     folder.succeed(&["export", "tuned", "--adapter", "--to", "hf", "--output", "ours"]);
     let ours = fs::read(folder.path("ours/adapter_model.safetensors"));
     let has = |name: &str| ours.windows(name.len()).any(|bytes| bytes == name.as_bytes());
     assert!(has(&format!("{layer}A.weight")) && !has("q_proj") && !has("k_proj"), "PEFT drops layers that it lacks");
+}
+
+#[test]
+fn exports_have_type_that_came_in() {
+    let llama = ["model.position=rope", "model.norm=rms_norm", "model.mlp=swiglu", "model.d_model=32"];
+    let folder = Folder::with_run(&[&["train.max_steps=1"], &llama[..]].concat());
+    let export = |run: &str, to: &str, more: &[&str]| {
+        let arguments = ["export", run, "--to", to, "--output", to, "--overwrite"];
+        folder.run(&[&arguments[..], more].concat()).exits(0).stderr
+    };
+    assert!(export("runs/tiny", "gguf", &[]).contains("in f32, with a Modelfile beside it"));
+    for (to, dtype, as_folder) in
+        [("hf", "bf16", "bf16"), ("hf", "f16", "f16"), ("gguf", "bf16", "bf16"), ("gguf", "q8_0", "f32")]
+    {
+        export("runs/tiny", to, &["--dtype", dtype]);
+        let path = if to == "hf" { "hf" } else { "gguf/tiny.gguf" };
+        folder.succeed(&["import", path, "--run-dir", "runs/in", "--overwrite"]);
+        let said = export("runs/in", "gguf", &[]);
+        assert!(said.contains(&format!("gguf/in.gguf, in {dtype}, with")), "{said}");
+        let said = export("runs/in", "hf", &[]);
+        assert!(said.contains(&format!("to hf, in {as_folder}\n")), "{said}");
+    }
 }
 
 #[test]

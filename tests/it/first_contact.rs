@@ -245,7 +245,14 @@ fn printed_commands_work() {
     }
     let refused = folder.fail(&["chat", "runs/plain"]);
     seen.extend(refused.split('`').filter(|words| words.starts_with(program)).map(str::to_owned));
-    assert!(seen.len() > 15, "{seen:?}");
+    for run in ["runs/theirs", "runs/plain"] {
+        folder.succeed(&["report", run]);
+        let page = folder.read(&format!("{run}/report.html"));
+        let named = page.split("<code>tinderbox ").skip(1).filter_map(|rest| rest.split("</code>").next());
+        let ended = named.filter(|command| !command.starts_with("serve "));
+        seen.extend(ended.map(|command| format!("{program} {command}")));
+    }
+    assert!(seen.len() > 20, "{seen:?}");
     for command in seen {
         let words = [
             ("FILE.jsonl", "my.jsonl"),

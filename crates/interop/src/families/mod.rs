@@ -130,7 +130,7 @@ impl Family {
     }
 
     /// The family of a run's model: the one that it came from, if its config still belongs to that.
-    pub(crate) fn of_run(config: &ModelConfig, state: &TrainState) -> Result<&'static Self, InteropError> {
+    pub fn of_run(config: &ModelConfig, state: &TrainState) -> Result<&'static Self, InteropError> {
         let own = state.family.as_deref().and_then(Self::from_name);
         match own.filter(|family| family.unsupported_keys(config).is_empty()) {
             Some(family) => Ok(family),
