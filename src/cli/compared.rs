@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::print::{print, print_json};
 use super::progress::Progress;
+use super::question::Turn;
 use crate::config::{DataConfig, GenerateConfig, PositionKind};
 use crate::data::{self, BatchSource, Records, Split, Tokens};
 use crate::format::{cut_in_the_middle, grouped, without_control};
@@ -124,6 +125,7 @@ impl Compared {
         let held_out = watch.losses("held-out records", models, &split.val, batch_size)?;
         let general = general.map(|text| watch.losses("a general text", models, &text, batch_size)).transpose()?;
         let (tokenizer, generate) = (after.tokenizer, after.config.generate);
+        let (ends, turn) = (generate.ends(&tokenizer), Turn::of(&tokenizer));
         let settings = GenerateConfig {
             temperature: 0.0, // the likeliest answers
             max_new_tokens: ANSWER_TOKENS,
@@ -133,11 +135,13 @@ impl Compared {
         };
         let models = [before.model, after.model].map(|model| LanguageModel::from(&model));
         let mut answers = Vec::new();
-        for (place, question) in split.val.questions(N_QUESTIONS).into_iter().enumerate() {
-            let [prompt, expected] = question.map(|ids| tokenizer.decode(&ids));
+        for (place, [prompt, expected]) in split.val.questions(N_QUESTIONS).into_iter().enumerate() {
+            let expected = expected.split(|id| ends.contains(id)).next().unwrap_or_default();
+            let [prompt, expected] = [&*prompt, expected].map(|ids| tokenizer.decode(ids));
+            let question = turn.as_ref().map(|turn| turn.question(&prompt).trim().to_owned());
             let answer = |i: usize| watch.answer(&models[i], &tokenizer, &settings, &prompt, 2 * place + i);
             let [before, after] = [answer(0)?, answer(1)?];
-            answers.push(Answers { prompt, expected, before, after });
+            answers.push(Answers { prompt, question, expected, before, after });
         }
         let result = BeforeAndAfter {
             held_out_loss: held_out.map(|loss| loss.nats_per_token),
@@ -185,12 +189,10 @@ impl Compared {
                 grouped(*general_tokens)
             ))?;
         }
-        for Answers { prompt, expected, before, after } in answers {
-            print(&format!(
-                "\nprompt    {}\nexpected  {}\n",
-                cut_in_the_middle(&one_line(prompt), SHOWN_OF_PROMPT),
-                one_line(expected)
-            ))?;
+        for compared in answers {
+            let question = cut_in_the_middle(&one_line(compared.question()), SHOWN_OF_PROMPT);
+            let Answers { expected, before, after, .. } = compared;
+            print(&format!("\nquestion  {question}\nexpected  {}\n", one_line(expected)))?;
             print(&format!("before    {}\nafter     {}\n", one_line(before), one_line(after)))?;
         }
         Ok(())

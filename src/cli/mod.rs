@@ -38,6 +38,7 @@ mod paint;
 mod plan;
 mod print;
 mod progress;
+mod question;
 mod removed;
 mod report;
 mod runs;

@@ -684,7 +684,19 @@ fn finetune_makes_run_for_every_command() {
     let compared = folder.read_json("runs/base-my/before-and-after.json");
     assert_eq!(compared["general_loss"][1], done["general_loss"]);
     let page = folder.read("runs/base-my/report.html");
-    assert!(page.contains("Before and after") && page.contains("tokens of general text"));
+    // What changed comes first, in words, and without the texts of the template.
+    let first = page.split("<h2>").nth(1).expect("a section");
+    assert!(first.starts_with("Before and after<") && first.contains("tokens of general text"), "{first}");
+    let answers = &compared["answers"][0];
+    let question = answers["question"].as_str().expect("a question");
+    assert!(records().contains(&format!("\"content\":\"{question}\"")), "{question}");
+    for name in ["question", "expected", "before", "after"] {
+        let text = answers[name].as_str().expect("a text").trim();
+        let shown = text.chars().filter(|c| !c.is_control() || *c == '\n').collect::<String>();
+        assert!(name != "expected" || shown.starts_with("yes") && shown.ends_with("yes"), "{shown}");
+        let is_plain = shown == text && !text.contains(['&', '<', '>', '"', '\'']);
+        assert!(!is_plain || first.contains(&format!("<td data-name=\"{name}\">{shown}</td>")), "{name}: {first}");
+    }
     let learned = tinderbox::format::grouped(done["trained_parameters"].as_u64().expect("a number"));
     assert!(page.contains(&format!("{learned} of them learned")), "{learned}");
     let listed = folder.json(&["runs", "runs/base-my", "--json"]);

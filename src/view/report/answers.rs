@@ -9,21 +9,29 @@ const STYLE: &str = include_str!("../assets/answers.css");
 
 pub(super) fn answers(compared: &BeforeAndAfter) -> Fragment {
     let BeforeAndAfter { held_out_loss, general_loss, general_tokens, answers } = compared;
-    let losses = |about: &str, [before, after]: [f64; 2]| {
-        format!("<tr><th>{about}</th><td>{before:.4}</td><td>{after:.4}</td></tr>\n")
+    let change = |[before, after]: [f64; 2]| {
+        let verb = if after < before { "fell" } else { "rose" };
+        format!("{verb} from {before:.4} to {after:.4}")
     };
-    let mut body = "<table>\n<tr><th>Loss, nats per token</th><th>before</th><th>after</th></tr>\n".to_owned();
-    body += &losses("on held-out records", *held_out_loss);
+    let mut body = format!("<p>The loss on held-out records {} nats per token", change(*held_out_loss));
     if let Some(general_loss) = general_loss {
-        body += &losses(&format!("on {} tokens of general text", grouped(*general_tokens)), *general_loss);
+        let (n, change) = (grouped(*general_tokens), change(*general_loss));
+        body += &format!("; that on {n} tokens of general text, which shows what was forgotten, {change}");
     }
-    body += "</table>\n";
-    for Answers { prompt, expected, before, after } in answers {
-        body += "<table>\n";
-        for (name, text) in [("prompt", prompt), ("expected", expected), ("before", before), ("after", after)] {
-            body += &format!("<tr><th>{name}</th><td>{}</td></tr>\n", escape(&without_control(text.trim())));
-        }
-        body += "</table>\n";
+    body += ".</p>\n";
+    if !answers.is_empty() {
+        body += "<table>\n<thead><tr><th>question</th><th>expected</th><th>before</th><th>after</th></tr></thead>\n<tbody>\n";
+    }
+    for compared in answers {
+        let Answers { expected, before, after, .. } = compared;
+        let cells = [("question", compared.question()), ("expected", expected), ("before", before), ("after", after)];
+        let cell = |(name, text): (&str, &str)| {
+            format!("<td data-name=\"{name}\">{}</td>", escape(&without_control(text.trim())))
+        };
+        body += &format!("<tr>{}</tr>\n", cells.map(cell).concat());
+    }
+    if !answers.is_empty() {
+        body += "</tbody>\n</table>\n";
     }
     Fragment { body, ..Fragment::empty("answers", &[STYLE], &[]) }
 }
@@ -36,7 +44,7 @@ mod tests {
     fn answers_are_escaped() {
         let text = |text: &str| text.to_owned();
         let [prompt, before] = ["<|im_start|>user\n<b>", "</td><script>x()</script>\u{1b}[31m"].map(text);
-        let answers = vec![Answers { prompt, expected: text("yes"), before, after: text("yes") }];
+        let answers = vec![Answers { prompt, question: None, expected: text("yes"), before, after: text("yes") }];
         let compared = BeforeAndAfter { held_out_loss: [2.0, 1.5], general_loss: None, general_tokens: 0, answers };
         let html = super::answers(&compared).body;
         assert!(!html.contains("<script") && !html.contains("<b>") && !html.contains('\u{1b}'), "{html}");

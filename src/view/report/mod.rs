@@ -178,9 +178,9 @@ impl Report {
         let attention = measured.and_then(|measured| measured.attention.as_ref());
         let newest = samples::newest("Latest sample", &self.samples).unwrap_or_default();
         let sections = [
+            ("Before and after", self.compared.as_ref().map(answers::answers)),
             ("Numbers", Some(numbers::numbers(self))),
             ("Curves", sections::curves(&charts, Some(&newest))),
-            ("Before and after", self.compared.as_ref().map(answers::answers)),
             ("Samples", samples::samples(&self.samples, &self.curves)),
             ("Heads", measured.map(heads)),
             ("Head scores during training", heads::history(&self.heads)),

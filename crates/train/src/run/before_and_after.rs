@@ -25,12 +25,22 @@ pub struct BeforeAndAfter {
 pub struct Answers {
     /// The prompt, with the texts of the chat template.
     pub prompt: String,
-    /// The answer in the record.
+    /// The last question in the prompt, without them; `None` in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// The answer in the record, without the token that ends it.
     pub expected: String,
     /// The base's answer.
     pub before: String,
     /// The new model's answer.
     pub after: String,
+}
+
+impl Answers {
+    /// The question, or else the prompt.
+    pub fn question(&self) -> &str {
+        self.question.as_deref().unwrap_or(&self.prompt)
+    }
 }
 
 impl BeforeAndAfter {
