@@ -42,7 +42,7 @@ impl Tools {
                 return Err(wrong("tool_choice", choice, rule));
             }
         };
-        if !model.tokenizer.chat_template().is_some_and(|template| template.contains(OPEN)) {
+        if !model.tokenizer.tool_template().is_some_and(|template| template.contains(OPEN)) {
             let message =
                 format!("the chat template of `{}` has no tools that are called as `{OPEN}{{...}}{CLOSE}`", model.name);
             return Err(ApiError::field("tools", message));

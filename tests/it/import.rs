@@ -337,4 +337,9 @@ fn files_beside_tokenizer_are_imported() {
     let expected =
         json!({ "bos_token": bos, "eos_token": end, "model_max_length": 7, "chat_template": "{{ messages }}" });
     assert_eq!(config, expected);
+    model.write("additional_chat_templates/tool_use.jinja", "{{ tools }}");
+    let config = model.open().tokenizer.config.expect("there is one");
+    let config: Value = serde_json::from_str(&config).expect("JSON");
+    let named = |name: &str, template: &str| json!({ "name": name, "template": template });
+    assert_eq!(config["chat_template"], json!([named("default", "{{ messages }}"), named("tool_use", "{{ tools }}")]));
 }

@@ -23,8 +23,16 @@ use super::hf::folder::is_plain;
 use super::hf::{CONFIG, GENERATION, INDEX, PICKLES, WEIGHTS, conversion};
 
 /// Files that are downloaded if they exist.
-const FILES: [&str; 6] =
-    [CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", GENERATION];
+const FILES: [&str; 8] = [
+    CONFIG,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
+    "additional_chat_templates/rag.jinja",
+    GENERATION,
+];
 
 /// The tokenizer files of older models.
 const OLDER_FILES: [&str; 4] = ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"];

@@ -13,8 +13,8 @@ const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<TokenizerFiles, InteropError> {
     let mut config = folder.json("tokenizer_config.json")?.unwrap_or_default();
-    if let Some(template) = folder.text("chat_template.jinja")? {
-        config.insert("chat_template".to_owned(), template.into());
+    if let Some(template) = chat_template(folder)? {
+        config.insert("chat_template".to_owned(), template);
     }
     let special = folder.json("special_tokens_map.json")?.unwrap_or_default();
     for key in SPECIAL {
@@ -27,6 +27,17 @@ pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<Tokeni
     }
     let config = (!config.is_empty()).then(|| pretty(&Value::Object(config)));
     Ok(TokenizerFiles { json, config })
+}
+
+/// The chat template that is a file of its own, or with those for tools and for documents a list of all by name.
+fn chat_template(folder: &Folder) -> Result<Option<Value>, InteropError> {
+    let Some(default) = folder.text("chat_template.jinja")? else { return Ok(None) };
+    let mut all = vec![json!({"name": "default", "template": default})];
+    for name in ["tool_use", "rag"] {
+        let template = folder.text(&format!("additional_chat_templates/{name}.jinja"))?;
+        all.extend(template.map(|template| json!({"name": name, "template": template})));
+    }
+    Ok(Some(if all.len() == 1 { default.into() } else { all.into() }))
 }
 
 /// The `tokenizer.json` of a folder with this `tokenizer_config.json`, or older files converted to it.

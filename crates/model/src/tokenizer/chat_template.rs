@@ -2,42 +2,43 @@
 //!
 //! A template is Jinja as Hugging Face's `apply_chat_template` renders it, with the parts of Python that templates use.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::value::{Serde, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
 
-use super::Tokenizer;
+use super::config_json::{DEFAULT, TOOL_USE};
+use super::{Tokenizer, python};
 
 /// The limit on the steps of a template: a damaged one may not terminate.
 const FUEL: u64 = 10_000_000;
 
-const NAME: &str = "chat_template";
+/// The names of a message's reasoning; templates know it by one of the first two.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// The chat template of a tokenizer as it was written, with the tokens that it may name.
+/// The chat templates of a tokenizer as they were written, with the tokens that they may name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ChatTemplateSource {
-    template: String,
-    /// The BOS token, or empty.
-    bos_token: String,
-    /// The EOS token, or empty.
-    eos_token: String,
+    /// By name; one of them is `default`.
+    templates: BTreeMap<String, String>,
+    /// By the name that templates give them, such as `bos_token`, which is empty if there is none.
+    tokens: BTreeMap<String, String>,
 }
 
-/// A chat template that can be rendered.
+/// Chat templates that can be rendered.
 ///
 /// The steps of a template are limited, but not its depth nor the size of its values: parsing or rendering one that is
 /// not trusted may overflow the stack, fill the memory or never end.
 #[derive(Debug)]
 pub(super) struct ChatTemplate {
     environment: Environment<'static>,
-    bos_token: String,
-    eos_token: String,
+    tokens: BTreeMap<String, String>,
 }
 
 /// A message of a conversation.
@@ -76,25 +77,25 @@ impl Message {
 }
 
 impl ChatTemplateSource {
-    /// The chat template of a tokenizer; `None` if it has none.
+    /// The chat templates of a tokenizer; `None` if it has none.
     pub(super) fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
+        tokenizer.chat_template()?;
+        let config = tokenizer.config_json.as_ref()?;
         let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
-        Some(Self {
-            template: tokenizer.chat_template()?.to_owned(),
-            bos_token: piece(tokenizer.bos_token()),
-            eos_token: piece(tokenizer.end_of_text()),
-        })
+        let mut tokens = config.tokens.clone();
+        tokens.insert("bos_token".to_owned(), piece(tokenizer.bos_token()));
+        tokens.insert("eos_token".to_owned(), piece(tokenizer.end_of_text()));
+        Some(Self { templates: config.chat_templates.clone(), tokens })
     }
 
-    /// Parses it; fails if it is not valid Jinja.
+    /// Parses them; fails if one is not valid Jinja.
     pub(super) fn parse(self) -> Result<ChatTemplate, String> {
-        let Self { template, bos_token, eos_token } = self;
-        let environment = environment(template).map_err(|error| format!("{error:#}"))?;
-        Ok(ChatTemplate { environment, bos_token, eos_token })
+        let environment = environment(self.templates).map_err(|error| format!("{error:#}"))?;
+        Ok(ChatTemplate { environment, tokens: self.tokens })
     }
 }
 
-fn environment(template: String) -> Result<Environment<'static>, Error> {
+fn environment(templates: BTreeMap<String, String>) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.expect("the delimiters are Jinja's own"));
@@ -102,47 +103,61 @@ fn environment(template: String) -> Result<Environment<'static>, Error> {
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| strftime(format, OffsetDateTime::now_utc()));
-    environment.add_filter("tojson", tojson);
-    environment.add_template_owned(NAME, without_generation(template))?;
+    environment.add_filter("tojson", python::tojson);
+    environment.add_filter("string", |value: &Value| python::float(value).unwrap_or_else(|| value.to_string()));
+    environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
+    environment.set_formatter(|out, state, value| match python::float(value) {
+        Some(text) => out.write_str(&text).map_err(Error::from),
+        None => minijinja::escape_formatter(out, state, value),
+    });
+    for (name, template) in templates {
+        environment.add_template_owned(name, python::in_minijinja(&template))?;
+    }
     Ok(environment)
-}
-
-/// Replaces each `{% generation %}`, a tag of transformers that marks an answer and prints nothing, by `{% if true %}`.
-fn without_generation(template: String) -> String {
-    if !template.contains("generation") {
-        return template;
-    }
-    let mut parts = template.split("{%");
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        text += "{%";
-        let tag = part.split_once("%}").map(|(tag, _)| tag.trim_matches(['-', '+']).trim());
-        text += &match tag {
-            Some("generation") => part.replacen("generation", "if true", 1),
-            Some("endgeneration") => part.replacen("endgeneration", "endif", 1),
-            _ => part.to_owned(),
-        };
-    }
-    text
 }
 
 impl ChatTemplate {
     /// The text of a conversation whose messages may be any values: up to where the model's reply begins, if
-    /// `add_generation_prompt`, or up to where the last message ends. `variables` is an object with more
-    /// variables for the template, such as `tools` and `enable_thinking`; they replace none of the others. Fails if the
+    /// `add_generation_prompt`, or up to where the last message ends. `variables` are more variables for the template, such
+    /// as `tools` and `enable_thinking`; they replace none of the others. As in transformers, `chat_template` among them
+    /// names the template, `tool_use` is the one for `tools`, and a message's reasoning has all of its names. Fails if the
     /// template does not take these messages.
     pub(super) fn render_with(
         &self,
         messages: &[impl Serialize],
         add_generation_prompt: bool,
-        variables: &impl Serialize,
+        variables: &Map<String, Json>,
     ) -> Result<String, String> {
-        let Self { environment, bos_token, eos_token } = self;
-        let (messages, variables) = (Value::from(Serde(messages)), Value::from(Serde(variables)));
-        let context = minijinja::context! { messages, add_generation_prompt, bos_token, eos_token, ..variables };
-        let rendered = environment.get_template(NAME).and_then(|template| template.render(context));
-        rendered.map_err(|error| error.detail().unwrap_or("it has an error").to_owned())
+        let Self { environment, tokens } = self;
+        let has_tools = variables.get("tools").is_some_and(|tools| !tools.is_null());
+        let name = match variables.get("chat_template").and_then(Json::as_str) {
+            Some(name) => name,
+            None if has_tools && environment.get_template(TOOL_USE).is_ok() => TOOL_USE,
+            None => DEFAULT,
+        };
+        let template = environment.get_template(name).map_err(|_| {
+            let mut names: Vec<&str> = environment.templates().map(|(name, _)| name).collect();
+            names.sort_unstable();
+            format!("there is no template of the name `{name}`: there is {}", names.join(", "))
+        })?;
+        let messages: Result<Vec<Json>, _> = messages.iter().map(|it| serde_json::to_value(it).map(reasoned)).collect();
+        let messages = Value::from(Serde(messages.map_err(|error| error.to_string())?));
+        let [tokens, variables] = [Value::from(Serde(tokens)), Value::from(Serde(variables))];
+        let absent = context! { tools => (), documents => () }; // defined, as in transformers
+        let context = context! { messages, add_generation_prompt, ..tokens, ..variables, ..absent };
+        template.render(context).map_err(|error| error.detail().unwrap_or("it has an error").to_owned())
     }
+}
+
+/// A message with its reasoning under the names that templates know.
+fn reasoned(mut message: Json) -> Json {
+    if let Json::Object(fields) = &mut message
+        && let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name).filter(|it| !it.is_null()).cloned())
+    {
+        fields.entry(REASONING[1]).or_insert_with(|| reasoning.clone());
+        fields.insert(REASONING[0].to_owned(), reasoning);
+    }
+    message
 }
 
 fn raise_exception(message: String) -> Result<String, Error> {
@@ -155,51 +170,23 @@ fn strftime(format: &str, time: OffsetDateTime) -> Result<String, Error> {
     time.format(&format).map_err(|error| unknown(error.to_string()))
 }
 
-/// JSON as written by Python's `json.dumps`.
-fn tojson(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    kwargs.assert_all_used()?;
-    let mut json = Vec::new();
-    let written = match indent {
-        Some(n) => {
-            let indent = " ".repeat(n.min(16));
-            value.serialize(&mut Serializer::with_formatter(&mut json, PrettyFormatter::with_indent(indent.as_bytes())))
-        }
-        None => value.serialize(&mut Serializer::with_formatter(&mut json, Spaced)),
-    };
-    written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(String::from_utf8(json).expect("JSON is UTF-8").into())
-}
-
-/// Puts a space after each comma and colon.
-struct Spaced;
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn source(templates: &[(&str, &str)]) -> ChatTemplateSource {
+        let owned = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, it)| ((*name).to_owned(), (*it).to_owned())).collect()
+        };
+        let tokens = [("bos_token", "<s>"), ("eos_token", "</s>"), ("pad_token", "<pad>")];
+        ChatTemplateSource { templates: owned(templates), tokens: owned(&tokens) }
+    }
 
     fn render(template: &str, messages: &[(&str, &str)]) -> Result<String, String> {
         let messages: Vec<Message> = messages.iter().map(|(role, content)| Message::new(*role, *content)).collect();
-        let [template, bos_token, eos_token] = [template, "<s>", "</s>"].map(str::to_owned);
-        ChatTemplateSource { template, bos_token, eos_token }.parse()?.render_with(
-            &messages,
-            true,
-            &serde_json::Map::new(),
-        )
+        source(&[(DEFAULT, template)]).parse()?.render_with(&messages, true, &Map::new())
     }
 
     /// The template of SmolLM2-135M-Instruct, from its `tokenizer_config.json`.
@@ -232,11 +219,66 @@ mod tests {
             ("{{ messages | tojson }}", r#"[{"role": "user", "content": " hi "}]"#),
             ("{{ {'a': [1, none, true], 'é': '<'} | tojson }}", r#"{"a": [1, null, true], "é": "<"}"#),
             ("{{ {'a': 1} | tojson(indent=2) }}", "{\n  \"a\": 1\n}"),
-            ("{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}", "iFalse"),
+            ("{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}{{ tools }}", "iTrueNone"),
             ("a {%- generation %} b\n{%- endgeneration -%} c{% if add_generation_prompt %}d{% endif %}", "a bcd"),
+            ("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}{{ generation }}", "21"),
+            (
+                "{{ {'b': 'é\u{1f600}\x7f', 'a': {}} | tojson(ensure_ascii=True) }}",
+                r#"{"b": "\u00e9\ud83d\ude00\u007f", "a": {}}"#,
+            ),
+            (
+                "{{ {'b': [], 'a': {'d': 1, 'c': 'é'}} | tojson(sort_keys=True) }}",
+                r#"{"a": {"c": "é", "d": 1}, "b": []}"#,
+            ),
+            ("{{ {'b': [1, [2]], 'a': {}} | tojson(separators=(',', ':')) }}", r#"{"b":[1,[2]],"a":{}}"#),
+            (
+                "{{ {'b': [1, []], 'a': {}} | tojson(ensure_ascii=False, indent=1) }}",
+                "{\n \"b\": [\n  1,\n  []\n ],\n \"a\": {}\n}",
+            ),
+            ("{{ [1.0, 1e16, 1.5e-7, 0.0001, 12] | tojson(indent=none) }}", "[1.0, 1e+16, 1.5e-07, 0.0001, 12]"),
+            ("{{ 1e16 }} {{ 1.5e-7 }} {{ 2.0 }} {{ 3 }} {{ 1e22 | string }}", "1e+16 1.5e-07 2.0 3 1e+22"),
+            (
+                "{{ pad_token }}{{ unk_token is defined }}{{ bos_token is callable }}{{ raise_exception is callable }}",
+                "<pad>FalseFalseTrue",
+            ),
+            (
+                "{{ '%s: %d' % (messages[0].role, 2) }}{{ \"%s!\" % messages[0]['content'].strip() | upper }}{{ 7 % 4 }}",
+                "user: 2HI!3",
+            ),
             ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(messages | length) }}", "[1]"),
         ] {
             assert_eq!(render(template, &[("user", " hi ")]).expect(template), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn templates_are_chosen_by_name() {
+        let templates =
+            source(&[(DEFAULT, "D"), (TOOL_USE, "T{{ tools | length }}"), ("rag", "R")]).parse().expect("they parse");
+        let render = |variables: Json| {
+            let variables = variables.as_object().expect("an object").clone();
+            templates.render_with(&[Message::new("user", "a")], true, &variables)
+        };
+        for (variables, expected) in [
+            (json!({}), "D"),
+            (json!({"tools": null}), "D"),
+            (json!({"tools": [1]}), "T1"),
+            (json!({"tools": [1], "chat_template": "default"}), "D"),
+            (json!({"chat_template": "rag"}), "R"),
+        ] {
+            assert_eq!(render(variables).expect("the template renders"), expected);
+        }
+        let error = render(json!({"chat_template": "rog"})).expect_err("there is none");
+        assert_eq!(error, "there is no template of the name `rog`: there is default, rag, tool_use");
+    }
+
+    #[test]
+    fn reasoning_has_the_names_of_templates() {
+        let template = source(&[(DEFAULT, "{{ messages[0].reasoning_content }} {{ messages[0].thinking }}")]);
+        let template = template.parse().expect("it parses");
+        for name in REASONING {
+            let rendered = template.render_with(&[json!({"role": "assistant", name: "why"})], true, &Map::new());
+            assert_eq!(rendered.expect("the template renders"), "why why");
         }
     }
 

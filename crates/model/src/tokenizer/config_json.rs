@@ -1,18 +1,25 @@
 //! `tokenizer_config.json`, the file beside a `tokenizer.json` that names the BOS and EOS tokens and holds the chat
 //! template.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::TokenizerError;
 use super::library::Library;
 
 /// The name of the file.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// The chat template that is rendered unless another is asked for.
+pub(super) const DEFAULT: &str = "default";
+
+/// The chat template that is rendered if there are tools.
+pub(super) const TOOL_USE: &str = "tool_use";
 
 /// The name of the file beside it; a `tokenizer_config.json` beside a file of another name is not read.
 const TOKENIZER: &str = "tokenizer.json";
@@ -28,7 +35,10 @@ pub(super) struct TokenizerConfigJson {
     pub bos_token: Option<u32>,
     /// The token to put before each text; `None` if nothing asks for one.
     pub bos: Option<u32>,
-    pub chat_template: Option<String>,
+    /// The chat templates by name; without one of the name `default` there are none.
+    pub chat_templates: BTreeMap<String, String>,
+    /// The special tokens by the names of their fields, such as `pad_token`.
+    pub tokens: BTreeMap<String, String>,
 }
 
 /// The fields used here; there are many others.
@@ -77,7 +87,13 @@ impl TokenizerConfigJson {
     /// Parses the content of the file at `path`; `library` was made from the `tokenizer.json` beside it.
     pub(super) fn parse(json: String, path: &Path, library: &Library) -> Result<Self, TokenizerError> {
         // Through a map: the last value of a repeated key counts, as in Python.
-        let fields = serde_json::from_str(&json).and_then(serde_json::from_value::<Fields>);
+        let fields = serde_json::from_str::<Map<String, Value>>(&json);
+        let named = |(name, value): (&String, &Value)| {
+            let text = value.as_str().or_else(|| value["content"].as_str())?;
+            name.ends_with("_token").then(|| (name.clone(), text.to_owned()))
+        };
+        let tokens = fields.iter().flatten().filter_map(named).collect();
+        let fields = fields.and_then(|fields| serde_json::from_value::<Fields>(fields.into()));
         let malformed = |reason: serde_json::Error| TokenizerError::MalformedConfig {
             path: path.to_owned(),
             reason: reason.to_string(),
@@ -93,11 +109,12 @@ impl TokenizerConfigJson {
             Some(true) => bos_token,
             None => library.prepended, // as the library would
         };
-        let chat_template = chat_template.and_then(|templates| match templates {
-            Templates::Only(template) => Some(template),
-            Templates::Named(named) => named.into_iter().find(|it| it.name == "default").map(|it| it.template),
-        });
-        Ok(Self { json: json.into(), end_of_text: id(eos_token), bos_token, bos, chat_template })
+        let chat_templates = match chat_template {
+            None => BTreeMap::new(),
+            Some(Templates::Only(template)) => BTreeMap::from([(DEFAULT.to_owned(), template)]),
+            Some(Templates::Named(named)) => named.into_iter().map(|it| (it.name, it.template)).collect(),
+        };
+        Ok(Self { json: json.into(), end_of_text: id(eos_token), bos_token, bos, chat_templates, tokens })
     }
 
     pub(super) fn without_bos(mut self) -> Self {

@@ -15,6 +15,7 @@ mod file;
 mod library;
 mod limited;
 mod parts;
+mod python;
 mod safe_splits;
 mod stream;
 mod table;
@@ -283,7 +284,13 @@ impl Tokenizer {
 
     /// The chat template, in Jinja, that turns a conversation into text.
     pub fn chat_template(&self) -> Option<&str> {
-        self.config_json.as_ref()?.chat_template.as_deref()
+        self.config_json.as_ref()?.chat_templates.get(config_json::DEFAULT).map(String::as_str)
+    }
+
+    /// The chat template for conversations with tools.
+    pub fn tool_template(&self) -> Option<&str> {
+        let named = self.config_json.as_ref()?.chat_templates.get(config_json::TOOL_USE);
+        named.map(String::as_str).or(self.chat_template())
     }
 
     /// The content of its `tokenizer_config.json`.
