@@ -90,6 +90,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         (Format::Hf, _) => {}
         (Format::Gguf, true) => next(&[format!("llama-cli --model BASE.gguf --lora {file}")]),
         (Format::Gguf, false) => {
+            let go = gguf::go_template(&model.tokenizer, &model.config.generate);
+            if model.tokenizer.chat_template().is_some() && go.is_none() {
+                note(
+                    "note: the Modelfile has no TEMPLATE, since ollama's templates cannot express the chat template: only \
+                     versions of ollama that render the one in the GGUF file can chat"
+                        .to_owned(),
+                );
+            }
             let (name, beside) = (shell_word(model.name()), shell_word(output.with_file_name("Modelfile")));
             let ollama = format!("ollama create {name} -f {beside} && ollama run {name}");
             next(&[format!("llama-cli --model {file}"), ollama]);

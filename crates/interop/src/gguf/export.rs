@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::modelfile::{self, MODELFILE, modelfile};
+use super::go_template::go_template;
+use super::modelfile::{self, MODELFILE, Template, modelfile};
 use super::value::Value;
 use super::vocab::Vocab;
 use super::write::{NewTensor, write};
@@ -31,8 +32,11 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
         tensors.map(|(name, tensor)| NewTensor { kind: kind(&name, tensor.shape(), numbers), name, tensor }).collect();
     let file = write_file(&path, &values, &tensors)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let has_chat_template = model.tokenizer.chat_template().is_some();
-    let text = modelfile(&name, &model.config.generate, config.context_length, has_chat_template);
+    let template = match model.tokenizer.chat_template() {
+        None => Template::Verbatim,
+        Some(_) => go_template(&model.tokenizer, &model.config.generate).map_or(Template::Jinja, Template::Go),
+    };
+    let text = modelfile(&name, &model.config.generate, config.context_length, &template);
     let beside = path.with_file_name(MODELFILE);
     // Other exports to this folder wait, so that both files are of one export; one may have been faster.
     let _waiting = lock_folder(folder_of(&path));

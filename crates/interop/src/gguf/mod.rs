@@ -6,6 +6,7 @@
 mod adapter;
 mod blocks;
 mod export;
+mod go_template;
 mod metadata;
 mod modelfile;
 mod open;
@@ -21,6 +22,7 @@ mod write;
 
 pub use adapter::export_adapter;
 pub use export::export;
+pub use go_template::go_template;
 pub(crate) use metadata::ArchitectureKeys;
 pub use open::open;
 pub(super) use open::tensor_types;
