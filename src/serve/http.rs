@@ -1,5 +1,6 @@
 //! Parts of requests and responses that several handlers share: names, ids, times, JSON.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::error::ApiError;
 
@@ -31,6 +32,21 @@ pub(super) fn to_large_json(value: &impl Serialize, n_bytes: usize) -> String {
     let mut json = Vec::with_capacity(n_bytes);
     serde_json::to_writer(&mut json, value).expect("our own types have a JSON form");
     String::from_utf8(json).expect("JSON is UTF-8")
+}
+
+/// A list whose items are made while they are serialized: those of a large response need several times its size.
+pub(super) struct Lazy<I>(Cell<Option<I>>);
+
+impl<I: Iterator<Item: Serialize>> Lazy<I> {
+    pub(super) fn new(items: impl IntoIterator<IntoIter = I>) -> Self {
+        Self(Cell::new(Some(items.into_iter())))
+    }
+}
+
+impl<I: Iterator<Item: Serialize>> Serialize for Lazy<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.take().expect("a body is serialized once"))
+    }
 }
 
 /// An unpredictable number below 2^63.

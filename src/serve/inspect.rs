@@ -8,8 +8,10 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::{Fields, parse, wrong};
-use super::http::to_json;
-use super::limits::{MAX_CONTINUATION, MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_SHOWN_WEIGHTS, MAX_TOP_LOGPROBS};
+use super::http::to_large_json;
+use super::limits::{
+    INSPECTION, MAX_CONTINUATION, MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_SHOWN_WEIGHTS, MAX_TOP_LOGPROBS,
+};
 use super::loaded_model::LoadedModel;
 use super::prompt::prompt;
 use crate::config::ModelConfig;
@@ -157,15 +159,27 @@ impl InspectRequest {
         Ok(request)
     }
 
-    /// Rejects a request whose weights exceed the memory or the response limit.
-    fn check_size(&self, config: &ModelConfig) -> Result<(), ApiError> {
+    /// The number of weights in the response.
+    fn n_shown(&self) -> usize {
         let HeadSelection { layers, heads } = &self.selection;
         let pairs: usize = self.range.clone().map(|query| query + 1).sum();
-        let shown = layers.len() * heads.len() * pairs;
+        if self.fields.attention { layers.len() * heads.len() * pairs } else { 0 }
+    }
+
+    /// The memory for the response, and for what is computed.
+    pub(super) fn n_bytes(&self, config: &ModelConfig) -> usize {
+        let is_recorded = self.fields.attention || self.fields.patterns;
+        let recorded = if is_recorded { recorded_bytes(config, self.prompt.len()) } else { 0 };
+        INSPECTION + recorded + PER_WEIGHT * self.n_shown()
+    }
+
+    /// Rejects a request whose weights exceed the memory or the response limit.
+    fn check_size(&self, config: &ModelConfig) -> Result<(), ApiError> {
+        let shown = self.n_shown();
         if self.fields.attention || self.fields.patterns {
             check_weights(config, self.prompt.len())?;
         }
-        if self.fields.attention && shown > MAX_SHOWN_WEIGHTS {
+        if shown > MAX_SHOWN_WEIGHTS {
             let message = format!(
                 "`range` and heads are {shown} weights; a response has at most {MAX_SHOWN_WEIGHTS}: \
                                    choose a `layer`, a `head`, or a shorter `range`"
@@ -204,7 +218,7 @@ impl InspectRequest {
             lens: lens.map(|lens| lens.positions[self.range.clone()].to_vec()),
             attribution: attribution.map(attribute).transpose()?,
         };
-        Ok(to_json(&inspection))
+        Ok(to_large_json(&inspection, PER_WEIGHT * self.n_shown()))
     }
 
     fn reading(
@@ -247,6 +261,14 @@ impl Continuation {
         text.push_str(&stream.finish());
         Self { tokens: ids.iter().map(|id| tokenizer.piece(*id)).collect(), ids, text }
     }
+}
+
+/// The bytes of an attention weight in JSON.
+const PER_WEIGHT: usize = 14;
+
+/// The memory for recording the attention of a text: its weights, and copies of them while they are computed.
+pub(super) fn recorded_bytes(config: &ModelConfig, n_tokens: usize) -> usize {
+    4 * size_of::<f32>() * config.n_layers * config.n_heads * n_tokens * n_tokens
 }
 
 /// Rejects a text with more attention weights than the server holds.

@@ -1,10 +1,10 @@
 //! The weights of a model as tensors, for inspection: opened on first use, and used by one request at a time.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use axum::http::StatusCode;
-use tokio::sync::Semaphore;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::error::ApiError;
 use super::limits::MAX_INSPECTIONS;
@@ -36,21 +36,28 @@ impl Inspectable {
         Self { open, model: Mutex::new(None), permits: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
     }
 
-    /// Runs `inspect` on another thread, unless no client waits for the result by then.
+    /// A permit for a request to inspect or wait.
+    pub(super) fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let busy = || ApiError::busy(&format!("{MAX_INSPECTIONS} requests are inspecting this model already"));
+        self.permits.clone().try_acquire_owned().map_err(|_| busy())
+    }
+
+    /// Runs `inspect` on a thread of its own, unless no client waits for the result by then. The thread ends, since each
+    /// that lives keeps some of the memory that it needed.
     pub(super) async fn inspect<T: Send + 'static>(
         self: Arc<Self>,
+        permit: OwnedSemaphorePermit,
         inspect: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let busy = || ApiError::busy(&format!("{MAX_INSPECTIONS} requests are inspecting this model already"));
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| busy())?;
         let (sender, receiver) = oneshot::channel();
-        tokio::task::spawn_blocking(move || {
+        let thread = thread::Builder::new().name("inspection".to_owned()).spawn(move || {
             let _permit = permit;
             let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
             if !sender.is_closed() {
                 sender.send(self.open(&mut model).and_then(inspect)).ok(); // the client may have left
             }
         });
+        thread.map_err(|error| ApiError::unavailable(format!("no thread can be started: {error}")))?;
         receiver.await.unwrap_or_else(|_| Err(ApiError::bug()))
     }
 

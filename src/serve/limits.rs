@@ -49,6 +49,10 @@ pub(super) const MAX_STOP: usize = 256;
 pub(super) const MAX_BODY: usize = 8 << 20;
 /// The maximum number of bytes of streams, and of large responses, that clients have not read.
 pub(super) const MAX_UNSENT: usize = 64 << 20;
+/// The memory for each byte of a request whose parts are listed: a token with its text.
+pub(super) const PER_BYTE: usize = 40;
+/// The memory for an inspection, without attention weights.
+pub(super) const INSPECTION: usize = 16 << 20;
 /// The most memory that is reserved for a response: that of the largest ones.
 pub(super) const MAX_RESERVED: usize = 40 << 20;
 /// The maximum number of bytes of an oversized body that are read and discarded, so that the client sees the response.

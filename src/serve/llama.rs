@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, parse};
-use super::http::to_json;
+use super::http::{Lazy, to_json, to_large_json};
+use super::limits::PER_BYTE;
 use super::loaded_model::LoadedModel;
 use super::prompt::{check_text, tokens};
 use crate::tokenizer::bytes_of_token;
@@ -24,28 +25,24 @@ pub(super) struct TokenizeRequest {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Tokenized {
-    tokens: TokenList,
-    pieces: Vec<String>,
+pub(super) struct Tokenized<T, P> {
+    /// Ids, or each with its piece.
+    #[schemars(with = "Vec<Value>")]
+    tokens: T,
+    #[schemars(with = "Vec<String>")]
+    pieces: P,
     count: usize,
     max_model_len: usize,
 }
 
-#[derive(Serialize, JsonSchema)]
-#[serde(untagged)]
-enum TokenList {
-    Ids(Vec<u32>),
-    WithPieces(Vec<TokenWithPiece>),
-}
-
-#[derive(Serialize, JsonSchema)]
+#[derive(Serialize)]
 struct TokenWithPiece {
     id: u32,
     piece: Piece,
 }
 
 /// What a token adds to the text.
-#[derive(Serialize, JsonSchema)]
+#[derive(Serialize)]
 #[serde(untagged)]
 enum Piece {
     Text(String),
@@ -69,23 +66,21 @@ pub(super) fn tokenize(fields: Fields, model: &LoadedModel) -> Result<String, Ap
     let TokenizeRequest { content, add_special, with_pieces } = parse(fields, &[])?;
     check_text("content", &content)?;
     let tokenizer = &model.tokenizer;
+    let n_bytes = PER_BYTE * content.len();
     let ids = if add_special { tokenizer.encode_prompt(content) } else { tokenizer.encode(&content) };
     let ids = ids.map_err(|error| ApiError::field("content", error.to_string()))?;
-    let pieces: Vec<String> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
-    let count = ids.len();
+    let pieces = Lazy::new(ids.iter().map(|id| tokenizer.piece(*id)));
+    let (count, max_model_len) = (ids.len(), model.context_length());
+    if !with_pieces {
+        return Ok(to_large_json(&Tokenized { tokens: &ids, pieces, count, max_model_len }, n_bytes));
+    }
     let before = std::iter::once(None).chain(ids.iter().copied().map(Some));
-    let with_piece = |(before, id): (Option<u32>, &u32)| {
+    let tokens = Lazy::new(before.zip(&ids).map(|(before, id)| {
         let bytes = bytes_of_token(tokenizer, before, *id);
-        TokenWithPiece {
-            id: *id,
-            piece: String::from_utf8(bytes).map_or_else(|e| Piece::Bytes(e.into_bytes()), Piece::Text),
-        }
-    };
-    let tokens = match with_pieces {
-        true => TokenList::WithPieces(before.zip(&ids).map(with_piece).collect()),
-        false => TokenList::Ids(ids),
-    };
-    Ok(to_json(&Tokenized { tokens, pieces, count, max_model_len: model.context_length() }))
+        let piece = String::from_utf8(bytes).map_or_else(|error| Piece::Bytes(error.into_bytes()), Piece::Text);
+        TokenWithPiece { id: *id, piece }
+    }));
+    Ok(to_large_json(&Tokenized { tokens, pieces, count, max_model_len }, n_bytes))
 }
 
 /// The response of `/detokenize`, as JSON.

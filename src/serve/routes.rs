@@ -25,7 +25,7 @@ use super::forms::{ChatRequest, CompletionRequest, ResponseRequest};
 use super::guard;
 use super::http::{json_response, name, to_json};
 use super::inspect::{InspectFields, InspectRequest};
-use super::limits::{REQUEST_TIME, read_body};
+use super::limits::{INSPECTION, PER_BYTE, REQUEST_TIME, read_body};
 use super::llama::{self, DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, detokenize, tokenize};
 use super::loaded_model::LoadedModel;
 use super::metrics;
@@ -36,6 +36,7 @@ use super::stream::{Chunks, ResponseStream};
 use super::unsent::{Outbox, Reserved, hold};
 use super::view::ViewRequest;
 use super::writer::ResponseWriter;
+use crate::config::ModelConfig;
 use crate::model::Gpt;
 
 pub(super) fn router(service: Shared) -> Router {
@@ -55,7 +56,7 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/app/run/{*name}", named(app::run))
         .route("/app/report/{*name}", named(app::report))
         .route("/app/comparison/{*names}", named(app::comparison))
-        .route("/app/view", inspecting(ViewRequest::read, ViewRequest::answer))
+        .route("/app/view", inspecting(ViewRequest::read, ViewRequest::n_bytes, ViewRequest::answer))
         .fallback(async |method: Method, uri: Uri| ApiError::no_route(method.as_str(), uri.path()))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             let message = format!("{} does not take {method}", echoed(uri.path()));
@@ -103,15 +104,17 @@ fn api() -> Described {
     api.post::<ResponseRequest>("/v1/responses/input_tokens", counting(GenerateRequest::response))
         .summary("Count the tokens of a conversation")
         .returns(n_tokens);
-    api.post::<EmbeddingFields>("/v1/embeddings", inspecting(EmbeddingRequest::read, EmbeddingRequest::answer))
+    let embeddings = inspecting(EmbeddingRequest::read, |_, _| INSPECTION, EmbeddingRequest::answer);
+    api.post::<EmbeddingFields>("/v1/embeddings", embeddings)
         .summary("The vectors of texts: the mean of the last residual stream")
         .returns(json_content(response_schema::<Embeddings>()));
-    api.post::<InspectFields>("/v1/inspect", inspecting(InspectRequest::read, InspectRequest::answer))
+    let inspection = inspecting(InspectRequest::read, InspectRequest::n_bytes, InspectRequest::answer);
+    api.post::<InspectFields>("/v1/inspect", inspection)
         .summary("Inspect the model on a text: attention, lens, patterns of heads, and the text without some heads")
         .returns(json_content(reference("Inspection")));
     api.post::<TokenizeRequest>("/tokenize", answering(tokenize))
         .summary("The tokens of a text")
-        .returns(json_content(response_schema::<Tokenized>()));
+        .returns(json_content(response_schema::<Tokenized<(), ()>>()));
     api.post::<DetokenizeRequest>("/detokenize", answering(detokenize))
         .summary("The text of tokens")
         .returns(json_content(response_schema::<Detokenized>()));
@@ -222,11 +225,8 @@ type Parse<T> = fn(Fields, &LoadedModel) -> Result<T, ApiError>;
 /// Bodies up to this size are parsed at once.
 const SHORT_BODY: usize = 1 << 16;
 
-/// The memory for each byte of a request whose parts are listed: a token with its text.
-const PER_BYTE: usize = 40;
-/// The memory for a page, and for an inspection, of which few take more.
+/// The memory for a page; few take more.
 const PAGE: usize = 4 << 20;
-const INSPECTION: usize = 16 << 20;
 
 /// Reads the body of a request for a model, and parses it on another thread, since opening the model, rendering a chat
 /// template or tokenizing a long text would block all connections. Before that, reserves memory for `per_byte` times the
@@ -277,16 +277,18 @@ fn counting(parse: Parse<GenerateRequest>) -> MethodRouter<Shared> {
     })
 }
 
-/// A handler that computes the response with the model's tensors.
+/// A handler that computes the response with the model's tensors, for which it needs `n_bytes`.
 fn inspecting<T: Send + 'static>(
     parse: Parse<T>,
+    n_bytes: fn(&T, &ModelConfig) -> usize,
     answer: fn(&T, &LoadedModel, &Gpt) -> Result<String, ApiError>,
 ) -> MethodRouter<Shared> {
     post(move |State(service): State<Shared>, request: Request| async move {
         let (model, request, _in_flight, _) = read(&service, request, parse, 0).await?;
-        let reserved = service.unsent.reserve(INSPECTION).await?;
         let inspectable = model.inspectable.clone();
-        let json = inspectable.inspect(move |tensors| answer(&request, &model, tensors)).await?;
+        let permit = inspectable.permit()?;
+        let reserved = service.unsent.reserve(n_bytes(&request, &model.config)).await?;
+        let json = inspectable.inspect(permit, move |tensors| answer(&request, &model, tensors)).await?;
         Ok::<_, ApiError>(hold(reserved, json_response(json)))
     })
 }

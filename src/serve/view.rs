@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, parse};
-use super::inspect::{check_position, check_weights, last_head, tokens};
+use super::inspect::{check_position, check_weights, last_head, recorded_bytes, tokens};
+use super::limits::INSPECTION;
 use super::loaded_model::LoadedModel;
+use crate::config::ModelConfig;
 use crate::inspect::{
     Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects, head_of_token,
 };
@@ -63,6 +65,11 @@ impl ViewRequest {
         let from = (view == View::Patching).then(|| tokens("from", &from, model)).transpose()?;
         let heads = HeadSelection::new(layer, head, &model.config).expect("the layer and the head were checked");
         Ok(Self { view, token: token.unwrap_or(prompt.len() - 1), prompt, from, heads })
+    }
+
+    /// The memory for the response, and for what is computed.
+    pub(super) fn n_bytes(&self, config: &ModelConfig) -> usize {
+        INSPECTION + recorded_bytes(config, self.prompt.len())
     }
 
     /// The parts of the section, as JSON.

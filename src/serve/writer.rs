@@ -1,17 +1,16 @@
 //! Writes completions in OpenAI's forms, as one JSON body or as server-sent events.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::calls::Call;
 use super::completion::{Completion, CompletionDelta, PlacedScore};
 use super::error::ApiError;
-use super::http::{to_json, to_large_json};
+use super::http::{Lazy, to_json, to_large_json};
 use super::limits::MAX_UNSENT;
 use super::loaded_model::LoadedModel;
 use super::request::{Form, GenerateRequest};
@@ -55,15 +54,6 @@ pub(super) type CompletionBody = Body<'static, Vec<ChoiceBody<TextContent, Compl
 pub(super) type ChatCompletionBody = Body<'static, Vec<ChoiceBody<MessageContent, ChatLogprobs>>>;
 /// A choice of either, or of a chunk of a chat.
 type AnyChoice = ChoiceBody<Content, Logprobs>;
-
-/// A list whose items are made while they are serialized: those of a large response need several times its size.
-struct Lazy<I>(Cell<Option<I>>);
-
-impl<I: Iterator<Item: Serialize>> Serialize for Lazy<I> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.take().expect("a body is serialized once"))
-    }
-}
 
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -278,7 +268,7 @@ impl ResponseWriter {
         usage: Option<Option<Usage>>,
     ) -> Body<'_, Lazy<I::IntoIter>> {
         let GenerateRequest { id, created_unix_s, model, .. } = &self.request;
-        let choices = Lazy(Cell::new(Some(choices.into_iter())));
+        let choices = Lazy::new(choices);
         Body { id, object, created: *created_unix_s, model, choices, usage }
     }
 
