@@ -5,12 +5,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::error::{ApiError, echoed};
 use super::fields::{only, parse, wrong};
 use super::limits::{MAX_SEQUENCES, MAX_TEXT, MAX_TOKENS};
 use super::loaded_model::LoadedModel;
+use crate::tokenizer::messages;
 use crate::tokenizer::{Message, Tokenizer};
 
 #[derive(Clone, Debug)]
@@ -223,8 +224,9 @@ fn message(json: &Value) -> Result<Message, ApiError> {
                 only("messages", call, &["id", "index", "type", "function"])?;
                 only("messages", &call["function"], &["name", "arguments"])?;
             }
-            let calls: Option<Vec<Value>> = calls.iter().map(call).collect();
-            Some(calls.ok_or_else(|| wrong("one whose `tool_calls` have a `function` with `name` and `arguments`"))?)
+            let calls: Result<Vec<Value>, String> = calls.into_iter().map(messages::call).collect();
+            Some(calls.map_err(|_| wrong("one whose `tool_calls` have a `function` with `name` and `arguments`"))?)
+                .filter(|calls| !calls.is_empty())
         }
         _ => return Err(wrong("an assistant's, if it has `tool_calls`")),
     };
@@ -235,14 +237,4 @@ fn message(json: &Value) -> Result<Message, ApiError> {
         _ => content("messages", &sent, &["text"], CONTENT)?,
     };
     Ok(Message { role, content, name, reasoning_content, tool_calls, tool_call_id })
-}
-
-/// A tool call as templates read it, whose arguments are an object, not JSON in a string.
-fn call(sent: &Value) -> Option<Value> {
-    if sent.get("type").is_some_and(|kind| kind != "function") {
-        return None;
-    }
-    let (name, arguments) = (sent["function"]["name"].as_str()?, sent["function"]["arguments"].as_str()?);
-    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| Value::from(arguments));
-    Some(json!({"id": sent["id"], "type": "function", "function": {"name": name, "arguments": arguments}}))
 }

@@ -14,6 +14,7 @@ mod error;
 mod file;
 mod library;
 mod limited;
+pub mod messages;
 mod parts;
 mod python;
 mod safe_splits;
