@@ -57,6 +57,21 @@ pub(super) fn program() -> String {
     env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
 }
 
+/// The names of fields of records in another form.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct Mapped {
+    /// Fields of records in another form, such as prompt=question,completion=answer
+    #[arg(long, value_name = "OURS=THEIRS", value_delimiter = ',', requires = "data")]
+    pub(super) map: Vec<String>,
+}
+
+impl Mapped {
+    /// The arguments of `--set` that do the same.
+    pub(super) fn overrides(&self) -> Option<String> {
+        (!self.map.is_empty()).then(|| format!("finetune.map={}", toml::Value::from(self.map.clone())))
+    }
+}
+
 /// The arguments of `--set`, followed by `--device` as the key that it sets.
 pub(super) fn overrides(sets: &[String], device: Option<DeviceSpec>) -> Vec<String> {
     sets.iter().cloned().chain(device.map(|device| format!("train.device=\"{device}\""))).collect()

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde_json::json;
 
+use super::args::Mapped;
 use super::finetune::{config_of_records, note_records};
 use super::numbers::count;
 use super::print::{folded_if_known, print_json, print_styled};
 use super::{config, paint};
 use crate::config::Config;
 use crate::data::conversations::Example;
-use crate::data::{Corpus, OpenOptions, Records, SplitRecords};
+use crate::data::{Corpus, OpenOptions, Records, SplitRecords, in_quotes};
 use crate::format::{grouped, without_control};
 use crate::run;
 use crate::tokenizer::Tokenizer;
@@ -44,10 +45,12 @@ struct Preview {
     /// Run, or config of a fine-tuning
     #[arg(value_name = "RUN|CONFIG")]
     of: PathBuf,
-    /// Records to fine-tune RUN on: a JSON Lines file, or a folder of such files [default: the data of the config or
-    /// run]
+    /// Records to fine-tune RUN on: a file of JSON Lines, a JSON list or CSV, or a folder of such files [default:
+    /// the data of the config or run]
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    mapped: Mapped,
     /// Number of records to show
     #[arg(long, value_name = "N", value_parser = count, default_value_t = 3)]
     n_shown: usize,
@@ -74,16 +77,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 impl Preview {
     /// The config that describes the data, and the tokenizer if a model has one.
     fn open(&self) -> anyhow::Result<(Config, Option<Tokenizer>)> {
+        let overrides: Vec<String> = self.overrides.iter().cloned().chain(self.mapped.overrides()).collect();
         let is_file = self.of.is_file() && self.of.extension().is_some_and(|extension| extension == "toml");
         if is_file && self.data.is_none() {
-            let config = config::load(&self.of, &self.overrides, None)?;
+            let config = config::load(&self.of, &overrides, None)?;
             let base = config.finetune.base.as_ref().map(|base| run::locate(base)).transpose()?;
             let tokenizer = base.map(|base| base.run.tokenizer_of_model(&config)).transpose()?;
             return Ok((config, tokenizer));
         }
         let located = run::locate(&self.of)?;
         let config = match &self.data {
-            Some(data) => config_of_records(&located, &self.of, data, &self.overrides)?,
+            Some(data) => config_of_records(&located, &self.of, data, &overrides)?,
+            None if !overrides.is_empty() => bail!("--set needs the records to read\n  hint: name them with --data"),
             None => located.run.config()?,
         };
         let tokenizer = located.run.tokenizer_of_model(&config)?;
@@ -91,8 +96,9 @@ impl Preview {
     }
 
     fn show(&self, records: &SplitRecords, tokenizer: &Tokenizer) -> anyhow::Result<()> {
-        let Records { used, rows, divided, skipped, cut, tokens, counted_tokens, longest, preferences, endless } =
+        let Records { used, rows, divided, skipped, cut, tokens, counted_tokens, longest, preferences, .. } =
             records.summary;
+        let Records { endless, written, ref left_out, .. } = records.summary;
         let lengths = records.train.lengths().chain(records.val.lengths());
         let lengths @ [shortest, median, p90, most] = quantiles(lengths.collect());
         let share = counted_tokens as f64 / tokens.max(1) as f64;
@@ -112,7 +118,8 @@ impl Preview {
             return print_json(&json!({
                 "preferences": preferences, "records": used, "rows": rows, "divided": divided, "skipped": skipped, "cut": cut, "tokens": tokens,
                 "counted_tokens": counted_tokens, "counted_share": share, "longest": longest,
-                "endless": endless.map_or(0, |(n, _)| n), "shown": shown.collect::<Vec<_>>(),
+                "endless": endless.map_or(0, |(n, _)| n), "written": written.map_or(0, |(n, _)| n),
+                "left_out": left_out, "shown": shown.collect::<Vec<_>>(),
                 "lengths": { "shortest": shortest, "median": median, "p90": p90, "longest": most },
             }));
         }
@@ -122,12 +129,16 @@ impl Preview {
             true => format!("packed    into {} rows\n", grouped(rows as u64)),
             false => String::new(),
         };
+        let unread = match left_out.is_empty() {
+            true => String::new(),
+            false => format!("unread    {}\n", in_quotes(left_out)),
+        };
         let mut text = vec![format!(
             "records   {}: {} for training, {} for validation\n\
              tokens    {}, {} count ({:.1} %)\n\
              lengths   from {from} to {to} tokens; the median is {middle}, the 90th percentile {nine_tenths}\n\
              cut       {} records are longer than the limit; the longest has {} tokens\n\
-             skipped   {} records without a token that counts\n{packed}",
+             skipped   {} records without a token that counts\n{packed}{unread}",
             grouped(used as u64),
             grouped((used - n_val) as u64),
             grouped(n_val as u64),

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::args::Subject;
+use super::args::{Mapped, Subject};
 use super::print::{print, print_json};
 use super::weights::Formats;
 use crate::data::conversations::{self, SplitRecords};
@@ -30,10 +30,12 @@ pub(super) struct Args {
     /// Text to measure: a file, a folder, or - for standard input [default: the run's text, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// Records to measure the answers of, as for `finetune`: a JSON Lines file, or a folder of such files [default: those
-    /// of a fine-tuned run, otherwise a text, see --text]
+    /// Records to measure the answers of, as for `finetune`: a file of JSON Lines, a JSON list or CSV, or a folder of
+    /// such files [default: those of a fine-tuned run, otherwise a text, see --text]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["split", "text", "weights", "activations"])]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    mapped: Mapped,
     #[command(flatten)]
     formats: Formats,
     #[command(flatten)]
@@ -135,7 +137,11 @@ fn changed_text(error: OpenError, args: &Args, split: &str) -> anyhow::Error {
 
 /// Measures the loss on the tokens of records that count.
 fn on_records(args: &Args, path: &Path, opened: &Trained) -> anyhow::Result<()> {
-    let (examples, records) = conversations::open_records(path, usize::MAX, &opened.config, &opened.tokenizer)?;
+    let mut config = opened.config.clone();
+    if !args.mapped.map.is_empty() {
+        config.finetune.map.clone_from(&args.mapped.map);
+    }
+    let (examples, records) = conversations::open_records(path, usize::MAX, &config, &opened.tokenizer)?;
     print_records(args, opened, &examples, [records.used, records.skipped])
 }
 

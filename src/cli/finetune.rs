@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::args::{overrides, program};
+use super::args::{Mapped, overrides, program};
 use super::compared::{Compared, Interrupted, Watch};
 use super::exit::{self, DONE, Misuse};
 use super::next::talk;
@@ -13,7 +13,7 @@ use super::print::{note, print, print_json};
 use super::report;
 use super::train::{Session, exit_code, start_of, watch};
 use crate::config::{Base, Config, GenerateConfig, PositionKind, TrainConfig, with_overrides};
-use crate::data::{Records, conversations};
+use crate::data::{Records, conversations, in_quotes};
 use crate::device::DeviceSpec;
 use crate::distributed::Ranks;
 use crate::finetune::{ChatFormat, FinetuneMethod, Length, starting_config};
@@ -33,10 +33,12 @@ Examples:
 pub(super) struct Args {
     /// Run to fine-tune (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     run: PathBuf,
-    /// Records: a JSON Lines file, or a folder of such files. A record has messages, a prompt and a completion, an
-    /// instruction and an output, or a text
+    /// Records: a file of JSON Lines, a JSON list or CSV, or a folder of such files. A record has messages, a prompt
+    /// and a completion, an instruction and an output, or a text
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
+    #[command(flatten)]
+    mapped: Mapped,
     /// Directory of the new run [default: RUN, a hyphen, and the name of the data]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
@@ -85,6 +87,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if let Some(epochs) = args.epochs.filter(|epochs| !(epochs.is_finite() && *epochs > 0.0)) {
         return Err(Misuse(format!("--epochs {epochs} must be a number above 0")).into());
     }
+    let mut args = args.clone();
+    args.overrides.extend(args.mapped.overrides());
+    let args = &args;
     let base = run::locate(&args.run)?;
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(base.run.root(), &args.data));
     let (args, base) = match args.template {
@@ -266,8 +271,7 @@ fn length(config: &Config, epochs: Option<f64>) -> Length {
 
 /// Summarizes on standard error the records, and what the config does with them.
 fn describe(records: &Records, config: &Config) {
-    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, divided: _, endless: _ } =
-        records;
+    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, left_out, .. } = records;
     let what = if *preferences { "preferences" } else { "records" };
     let length = length(config, None);
     note(format!(
@@ -306,16 +310,26 @@ fn describe(records: &Records, config: &Config) {
     if *skipped > 0 {
         note(format!("note: {skipped} records without an answer that counts are left out"));
     }
+    if !left_out.is_empty() {
+        note(format!("note: no records are read from {}", in_quotes(left_out)));
+    }
 }
 
-/// Notes on standard error which conversations were divided, and that a model with these settings does not stop where
-/// answers end.
+/// Notes on standard error which conversations were divided, that records hold what the chat template writes, and that a
+/// model with these settings does not stop where answers end.
 pub(super) fn note_records(records: &Records, settings: &GenerateConfig, tokenizer: &Tokenizer) {
     if records.divided > 0 {
         note(format!(
             "note: {} conversations become a record for each answer, since the chat template writes earlier turns in \
              another way than the last",
             records.divided
+        ));
+    }
+    if let Some((n, token)) = records.written {
+        note(format!(
+            "note: the texts of {n} records hold tokens such as {:?}, which the chat template writes, too: the model reads \
+             them twice\n  hint: remove them from the texts; records with \"text\" are read without a template",
+            tokenizer.piece(token),
         ));
     }
     let Some((n, token)) = records.endless else { return };

@@ -809,6 +809,46 @@ fn bad_record_is_named_with_line() {
     }
 }
 
+#[test]
+fn published_forms_are_read_and_what_is_left_out_is_said() {
+    let folder = folder();
+    let preview = |data: &str, more: &[&str]| {
+        let mut found = folder.json(&[&["data", "preview", "runs/base", "--json", "--data", data], more].concat());
+        let left_out = found.as_object_mut().expect("an object").remove("left_out").expect("it is there");
+        (found, left_out)
+    };
+    let expected = preview("my.jsonl", &[]).0;
+    folder.write("list.json", format!("[\n{}]", records().trim_end().replace('\n', ",\n")));
+    fs::create_dir_all(folder.path("set/data"));
+    folder.write("set/data/train.jsonl", records());
+    folder.write("set/README.md", "---\nlicense: mit\n---\n");
+    folder.write("set/.gitattributes", "*.jsonl text\n");
+    let records: Vec<Value> = records().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let content = |record: &Value, at: usize| record["messages"][at]["content"].as_str().expect("a text").to_owned();
+    let rows = records.iter().map(|record| format!("\"{}\",{},1\n", content(record, 0), content(record, 1)));
+    folder.write("table.csv", format!("ask,reply,novel\n{}", rows.collect::<String>()));
+    let mapped = ["--map", "prompt=ask,completion=reply", "--set", "finetune.ignored_fields=[\"novel\"]"];
+    for (data, more) in [("list.json", &[][..]), ("set", &[]), ("table.csv", &mapped)] {
+        let (found, left_out) = preview(data, more);
+        assert_eq!(found, expected, "{data}");
+        let names = if data == "set" { json!(["set/.gitattributes", "set/README.md"]) } else { json!([]) };
+        assert_eq!(left_out, names);
+    }
+    let refused =
+        folder.fail(&["finetune", "runs/base", "--data", "table.csv", "--map", "prompt=ask,completion=reply"]);
+    assert!(
+        refused.contains("row 1 of `table.csv` has fields that are not used beside the others: \"novel\""),
+        "{refused}"
+    );
+    let config = [&["finetune", "runs/base", "--data", "table.csv", "--print-config"], &mapped[..]].concat();
+    assert!(folder.succeed(&config).contains("prompt=ask"), "the config has the names");
+    let refused = folder.misuse(&["eval", "runs/base", "--map", "prompt=ask"]);
+    assert!(refused.contains("--data"), "{refused}");
+    folder.write("twice.jsonl", "{\"prompt\": \"a\", \"completion\": \"b<|endoftext|>\"}\n".repeat(3));
+    let ran = folder.run(&["data", "preview", "runs/base", "--data", "twice.jsonl"]);
+    assert!(ran.stderr.contains("the texts of 3 records hold tokens such as \"<|endoftext|>\""), "{}", ran.stderr);
+}
+
 /// The answer of each record is an object whose values the question names.
 #[test]
 fn shipped_records_have_checkable_answers() {

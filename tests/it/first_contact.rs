@@ -146,7 +146,15 @@ fn unlikely_texts_need_confirmation() {
     error: the first line of `records.txt` is a record of JSON Lines, with a field "text"
       hint: format = "jsonl" under [data] reads that field of each line as the text, format = "text" reads the lines as they are; so would a name that ends in .jsonl
     "#);
-    let binary = ["train", "tiny.toml", "--set", "data.path=binary.txt"];
+    folder.write("list.json", format!("[{}]", records(&folder, "text").replace('\n', ",\n")));
+    let list = ["train", "tiny.toml", "--set", "data.path=list.json"];
+    let refused = folder.fail(&list);
+    assert!(
+        refused.contains("is a list of JSON objects") && refused.contains("finetune RUN --data list.json"),
+        "{refused}"
+    );
+    folder.succeed(&[&list[..], &["--set", "data.format=jsonl", "--set", "train.max_steps=1"]].concat());
+    let binary = ["train", "tiny.toml", "--overwrite", "--set", "data.path=binary.txt"];
     let refused = folder.fail(&binary);
     assert!(refused.starts_with("error: `binary.txt` looks like a binary file: byte "), "{refused}");
     folder.succeed(&[&binary[..], &["--force", "--set", "train.max_steps=1"]].concat());

@@ -31,7 +31,7 @@ pub fn finetune_plan_table(plan: &FinetunePlan, config: &Config) -> String {
     row(&mut text, "parameters", &grouped(plan.parameters), "");
     let share = percent(plan.trained_parameters as f64 / plan.parameters.max(1) as f64);
     row(&mut text, "of which are trained", &grouped(plan.trained_parameters), &format!("as many as {share}"));
-    let Records { used, rows, divided: _, skipped, cut, tokens, counted_tokens, longest, preferences, endless } =
+    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences, endless, written, .. } =
         &plan.records;
     heading(&mut text, if *preferences { "preferences" } else { "records" }, &grouped(*used as u64));
     let packed = format!("packed into {} rows", grouped(*rows as u64));
@@ -41,8 +41,14 @@ pub fn finetune_plan_table(plan: &FinetunePlan, config: &Config) -> String {
     let counted = format!("of which {} count", grouped(*counted_tokens));
     row(&mut text, "tokens", &grouped(*tokens), &counted);
     row(&mut text, "of the longest", &grouped(*longest as u64), "");
-    let endless = endless.map_or(0, |(n, _)| n);
-    for (name, n) in [("cut off at their ends", *cut), ("left out", *skipped), ("without a stop token", endless)] {
+    let [endless, written] = [endless, written].map(|found| found.map_or(0, |(n, _)| n));
+    for (name, n) in [
+        ("cut off at their ends", *cut),
+        ("left out", *skipped),
+        ("without a stop token", endless),
+        ("with tokens of the template", written),
+        ("files without records", plan.records.left_out.len()),
+    ] {
         if n > 0 {
             row(&mut text, name, &grouped(n as u64), "");
         }

@@ -403,7 +403,8 @@ impl Tokenizer {
         bytes.or_else(|| is_joined().then(|| self.piece(id).into_bytes()))
     }
 
-    pub(crate) fn special_tokens(&self) -> impl Iterator<Item = u32> {
+    /// The ids of special tokens, which have a meaning for the model instead of a text.
+    pub fn special_tokens(&self) -> impl Iterator<Item = u32> {
         self.inner.added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id)
     }
 

@@ -220,6 +220,8 @@ pub(super) fn known_keys() -> Table {
         base: Some(PathBuf::from("runs/base")),
         targets: Target::ALL.to_vec(),
         last_blocks: Some(1),
+        map: vec!["prompt=question".to_owned()],
+        ignored_fields: vec!["id".to_owned()],
         ..FinetuneConfig::default()
     };
     Table::try_from(config).expect("the defaults can be written as TOML")

@@ -10,6 +10,9 @@ use tinderbox_model::tokenizer::{RenderError, TokenizerError};
 pub(crate) const LEAVE_OUT: &str =
     "exclude under [data] leaves files of a folder out, and skip_bad_files = true all that are not text";
 
+/// A type of file that is not text.
+pub(super) const PARQUET: &str = "a Parquet file";
+
 /// The reason why there is no corpus to train on.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages explain the variants and their fields")]
@@ -56,10 +59,21 @@ pub enum DataError {
          that ends in .jsonl"
     )]
     FileOfRecords { path: PathBuf, field: String },
+    #[error(
+        "`{path}` is a list of JSON objects or one object a line, which would be learned as text, braces and all\n  hint: `tinderbox \
+         finetune RUN --data {path}` reads records such as conversations; format = \"jsonl\" under [data] reads the text in \
+         the field \"{field}\" of each, and format = \"text\" takes the file as it is"
+    )]
+    ListOfRecords { path: PathBuf, field: String },
     #[error("the text `{path}` is empty\n  hint: put text into it, or name another")]
     Empty { path: PathBuf },
     #[error(
-        "`{path}` is not text, but {what}\n  hint: save it as plain text (UTF-8), or pack it with gzip; {LEAVE_OUT}"
+        "`{path}` is not text, but {what}\n  hint: {}; {LEAVE_OUT}",
+        match *what {
+            PARQUET => "pandas.read_parquet(FILE).to_json(\"my.jsonl\", orient=\"records\", lines=True) in Python writes it as \
+                        JSON Lines",
+            _ => "save it as plain text (UTF-8), or pack it with gzip",
+        }
     )]
     NotText { path: PathBuf, what: &'static str },
     /// `offset` is the first byte that is not part of a character, counted from 0 in the unpacked file.
@@ -74,9 +88,13 @@ pub enum DataError {
          whether it is complete; {LEAVE_OUT}"
     )]
     Gzip { path: PathBuf, source: io::Error },
-    /// A line of a JSON Lines file, counted from 1, has no text.
-    #[error("line {line} of `{path}` {problem}")]
-    Record { path: PathBuf, line: u64, problem: String },
+    /// A record cannot be used; its place is a line or a number, counted from 1.
+    #[error("{place} of `{path}` {problem}")]
+    Record { path: PathBuf, place: String, problem: String },
+    #[error(
+        "the first line of `{path}` cannot be read as CSV: {source}\n  hint: it names the fields; save the file as UTF-8"
+    )]
+    Table { path: PathBuf, source: csv::Error },
     #[error(
         "the chat template of the model cannot be read: {0}\n  hint: import the model again, with a template that is valid Jinja"
     )]
@@ -150,6 +168,10 @@ pub enum DataError {
 impl DataError {
     pub(super) fn read(path: &Path, source: io::Error) -> Self {
         Self::Read { path: path.to_owned(), source }
+    }
+
+    pub(super) fn record(path: &Path, place: &str, number: u64, problem: String) -> Self {
+        Self::Record { path: path.to_owned(), place: format!("{place} {number}"), problem }
     }
 
     pub(super) fn cache(path: &Path, source: io::Error) -> Self {

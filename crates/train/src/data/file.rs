@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 
 use super::DataError;
-use super::record::{BYTE_ORDER_MARK, text_of};
+use super::error::PARQUET;
+use super::record::{BYTE_ORDER_MARK, begins_with_list, text_of};
 
 /// The magic number of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -23,12 +24,14 @@ const NOT_TEXT: &[(&[u8], &str)] = &[
     (b"%PDF-", "a PDF document"),
     (b"{\\rtf", "an RTF document"),
     (b"\xd0\xcf\x11\xe0", "an old Office document"),
-    (b"PAR1", "a Parquet file"),
+    (b"PAR1", PARQUET),
     (b"SQLite format 3\0", "an SQLite database"),
     (b"\x28\xb5\x2f\xfd", "packed with zstd"),
     (b"\xfd7zXZ\0", "packed with xz"),
     (b"BZh91AY&SY", "packed with bzip2"),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (b"\xff\xfe\0\0", "UTF-32"),
+    (b"\0\0\xfe\xff", "UTF-32"),
     (b"\xff\xfe", "UTF-16"),
     (b"\xfe\xff", "UTF-16"),
     (b"\x89PNG", "a picture"),
@@ -47,9 +50,10 @@ pub(super) struct OpenFile {
     offset: u64,
     /// The first bytes of an incomplete character; at most three.
     partial: Vec<u8>,
-    /// The current line of a JSON Lines file, and its number.
+    /// The current line of a JSON Lines file, and its number; or if the file is one list, the current item and its number.
     line: Vec<u8>,
     line_number: u64,
+    is_list: bool,
     /// The text of the current record, and the number of its bytes read so far.
     record: String,
     n_read: usize,
@@ -86,7 +90,7 @@ impl OpenFile {
             let (unpacked_head, unpacked) = peek(unpacked).map_err(gzip_error)?;
             (head, bytes) = (unpacked_head, Box::new(unpacked));
         }
-        let mut offset = 0;
+        let (mut offset, mut is_list) = (0, false);
         if utf8 {
             if let Some((_, what)) = NOT_TEXT.iter().find(|(magic, _)| head.starts_with(magic)) {
                 return Err(DataError::NotText { path: shown.to_owned(), what });
@@ -95,10 +99,11 @@ impl OpenFile {
                 bytes.consume(BYTE_ORDER_MARK.len()); // the whole head is in the buffer
                 offset = BYTE_ORDER_MARK.len() as u64;
             }
+            is_list = begins_with_list(&head);
         }
         let (shown, partial, line) = (shown.to_owned(), Vec::new(), Vec::new());
         let (line_number, record, n_read) = (0, String::new(), 0);
-        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number, record, n_read })
+        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number, is_list, record, n_read })
     }
 
     /// Appends about `n` bytes, at least 4, to `text`; returns whether there may be more.
@@ -144,29 +149,81 @@ impl OpenFile {
         Ok(if end == self.record.len() { RecordPart::End } else { RecordPart::Beginning })
     }
 
-    /// The next line that is not blank, of at most `max_bytes`.
+    /// The next line that is not blank, or the next item if the file is one list, of at most `max_bytes`.
     pub(super) fn next_record(&mut self, max_bytes: usize) -> Result<Option<&[u8]>, DataError> {
+        if self.is_list {
+            return self.next_item(max_bytes);
+        }
         loop {
             self.line.clear();
             self.line_number += 1;
             let read = (&mut self.bytes).take(max_bytes as u64 + 1).read_until(b'\n', &mut self.line);
             match read.map_err(|source| self.error(source))? {
                 0 => return Ok(None),
-                n if n > max_bytes && !self.line.ends_with(b"\n") => {
-                    let mib = max_bytes as f64 / f64::from(1 << 20);
-                    return Err(self.in_line(format!(
-                        "is longer than {mib} MiB, the limit of a record\n  hint: data.record_limit_mib raises it; reading \
-                         takes up to three times as much memory"
-                    )));
-                }
+                n if n > max_bytes && !self.line.ends_with(b"\n") => return Err(self.in_line(too_long(max_bytes))),
                 _ if self.line.trim_ascii().is_empty() => {}
                 _ => return Ok(Some(&self.line)),
             }
         }
     }
 
+    /// The next item of the list that the file is.
+    fn next_item(&mut self, max_bytes: usize) -> Result<Option<&[u8]>, DataError> {
+        if self.line_number == 0 {
+            self.bytes.skip_until(b'[').map_err(|source| self.error(source))?;
+        }
+        self.line.clear();
+        self.line_number += 1;
+        let (mut depth, mut is_text, mut is_escaped) = (0_usize, false, false);
+        loop {
+            let buffer = match self.bytes.fill_buf() {
+                Ok(buffer) => buffer,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.error(error)),
+            };
+            let is_end = |byte: &u8| {
+                match byte {
+                    _ if is_escaped => is_escaped = false,
+                    b'\\' if is_text => is_escaped = true,
+                    b'"' => is_text = !is_text,
+                    _ if is_text => {}
+                    b',' | b']' if depth == 0 => return true,
+                    b'{' | b'[' => depth += 1,
+                    b'}' | b']' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                false
+            };
+            let end = buffer.iter().position(is_end);
+            let n = end.unwrap_or(buffer.len());
+            self.line.extend_from_slice(&buffer[..n]);
+            let is_last = end.is_some_and(|end| buffer[end] == b']');
+            let (is_cut, is_followed) = (buffer.is_empty(), is_last && !buffer[n + 1..].trim_ascii().is_empty());
+            self.bytes.consume(if end.is_some() && !is_last { n + 1 } else { n });
+            let hint = "the file is one list of records, [{...}, {...}]";
+            match self.line.len() {
+                n if n > max_bytes => return Err(self.in_line(too_long(max_bytes))),
+                _ if is_cut => {
+                    return Err(self.in_line(format!("ends before its list does\n  hint: {hint}; was it cut off?")));
+                }
+                _ if is_followed => {
+                    return Err(self.in_line(format!("is followed by more than its list\n  hint: {hint}")));
+                }
+                _ if is_last && self.line.trim_ascii().is_empty() => return Ok(None),
+                _ if end.is_some() => return Ok(Some(&self.line)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The bytes that follow, and the path that errors show.
+    pub(super) fn into_bytes(self) -> (Box<dyn BufRead + Send>, PathBuf) {
+        (self.bytes, self.shown)
+    }
+
     pub(super) fn in_line(&self, problem: String) -> DataError {
-        DataError::Record { path: self.shown.clone(), line: self.line_number, problem }
+        let place = if self.is_list { "record" } else { "line" };
+        DataError::record(&self.shown, place, self.line_number, problem)
     }
 
     fn error(&self, source: io::Error) -> DataError {
@@ -177,6 +234,14 @@ impl OpenFile {
             _ => DataError::Read { path, source },
         }
     }
+}
+
+pub(super) fn too_long(max_bytes: usize) -> String {
+    let mib = max_bytes as f64 / f64::from(1 << 20);
+    format!(
+        "is longer than {mib} MiB, the limit of a record\n  hint: data.record_limit_mib raises it; reading takes up to three \
+         times as much memory"
+    )
 }
 
 /// The first bytes of a reader, and a reader that still begins with them.

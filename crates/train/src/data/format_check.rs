@@ -1,7 +1,9 @@
 //! Rejects texts that would probably not be read as intended.
 
+use std::path::Path;
+
 use super::DataError;
-use super::record::begins_with_record;
+use super::record::{begins_with_list, begins_with_object, begins_with_record};
 use super::source::{TextFile, TextSource, is_standard_input};
 use crate::config::{Config, DataConfig, TextFormat, TokenizerKind};
 
@@ -18,8 +20,8 @@ pub fn check_format(config: &Config) -> Result<(), DataError> {
         let source = TextSource::find(data)?;
         for file in source.files.iter().filter(|file| !file.is_jsonl).take(MAX_FILES) {
             let head = head(&source, file, utf8)?;
-            if data.format == TextFormat::Auto && begins_with_record(&head, &source.text_field) {
-                return Err(DataError::FileOfRecords { path: file.path.clone(), field: source.text_field.clone() });
+            if data.format == TextFormat::Auto {
+                refuse_records(&source, &file.path, &head)?;
             }
             if let Some(offset) = head.iter().position(|byte| *byte == 0).filter(|_| utf8) {
                 return Err(DataError::Binary { path: file.path.clone(), offset });
@@ -29,10 +31,21 @@ pub fn check_format(config: &Config) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Rejects a text of standard input whose first line is a record, unless the format is given.
+/// Rejects a text of standard input that begins with a record, unless the format is given.
 pub(super) fn check_standard_input(source: &TextSource, format: TextFormat) -> Result<(), DataError> {
-    if format == TextFormat::Auto && is_file_of_records(source)? {
-        return Err(DataError::FileOfRecords { path: source.path.clone(), field: source.text_field.clone() });
+    let is_text = format != TextFormat::Auto || source.files[0].is_jsonl;
+    if is_text { Ok(()) } else { refuse_records(source, &source.path, &head(source, &source.files[0], false)?) }
+}
+
+/// Rejects the text of a file that begins with a record.
+fn refuse_records(source: &TextSource, path: &Path, head: &[u8]) -> Result<(), DataError> {
+    let (path, field) = (path.to_owned(), source.text_field.clone());
+    let is_json = || path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    if begins_with_record(head, &field) {
+        return Err(DataError::FileOfRecords { path, field });
+    }
+    if begins_with_list(head) || is_json() && begins_with_object(head) {
+        return Err(DataError::ListOfRecords { path, field });
     }
     Ok(())
 }
@@ -66,6 +79,9 @@ mod tests {
             ("records.jsonl", &records[..]),
             ("binary.txt", &b"a\0b"[..]),
             ("plain.txt", &b"{\"body\": \"a\"}\n"[..]),
+            ("list.txt", &b"[\n {\"body\": \"a\"}]\n"[..]),
+            ("lines.json", &b"{\"body\": \"a\"}\n"[..]),
+            ("one.json", &b"{\n\"body\": \"a\"}\n"[..]),
         ]);
         let look = |name: &str, change: fn(&mut Config)| {
             let mut config = Config::default();
@@ -79,6 +95,12 @@ mod tests {
         look("records.txt", |config| config.data.format = TextFormat::Jsonl).unwrap();
         look("records.jsonl", |_| {}).unwrap();
         look("plain.txt", |_| {}).unwrap();
+        look("one.json", |_| {}).unwrap();
+        for name in ["list.txt", "lines.json"] {
+            let error = look(name, |_| {}).unwrap_err();
+            assert!(matches!(&error, DataError::ListOfRecords { .. }), "{error}");
+            look(name, |config| config.data.format = TextFormat::Text).unwrap();
+        }
         let error = look("binary.txt", |_| {}).unwrap_err();
         assert!(matches!(error, DataError::Binary { offset: 1, .. }), "{error}");
         look("binary.txt", |config| config.tokenizer.kind = TokenizerKind::Byte).unwrap();

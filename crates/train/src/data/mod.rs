@@ -20,6 +20,7 @@ mod gzip;
 mod pattern;
 mod reader;
 mod record;
+mod rows;
 mod scan;
 mod separator;
 mod source;

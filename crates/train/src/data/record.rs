@@ -29,29 +29,56 @@ pub(super) fn text_of(line: &[u8], field: &str) -> Result<String, String> {
             ))
         }
         Err(error) => {
-            let problem = match error.is_data() {
-                true => format!("is not an object with a text in its field \"{field}\""),
-                false => not_json(&error),
-            };
-            Err(format!(
-                "{problem}\n  hint: JSON Lines is one object a line, such as {{\"text\": \"...\"}}; data.text_field \
-                 names the field, and format = \"text\" under [data] takes the file as it is"
-            ))
+            let hint = "JSON Lines is one object a line, such as {\"text\": \"...\"}; data.text_field names the field, and \
+                        format = \"text\" under [data] takes the file as it is";
+            Err(match error.is_data() {
+                true => format!("is not an object with a text in its field \"{field}\"\n  hint: {hint}"),
+                false => not_json(&error, line, hint),
+            })
         }
     }
 }
 
 /// Whether the first line of `head` is a record with text in `field`.
 pub(super) fn begins_with_record(head: &[u8], field: &str) -> bool {
-    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
-    let first_line = head.trim_ascii_start().split(|byte| *byte == b'\n').next();
-    text_of(first_line.unwrap_or_default(), field).is_ok()
+    text_of(first_line(head), field).is_ok()
 }
 
-pub(super) fn not_json(error: &serde_json::Error) -> String {
+/// Whether the first line of `head` is an object.
+pub(super) fn begins_with_object(head: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Map<_, _>>(first_line(head)).is_ok()
+}
+
+fn first_line(head: &[u8]) -> &[u8] {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+    head.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default()
+}
+
+/// Whether `head` begins with a list of objects.
+pub(super) fn begins_with_list(head: &[u8]) -> bool {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
+    head.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"{"))
+}
+
+/// The problem with a record that is not JSON, with a hint: the given one unless the cause is known.
+pub(super) fn not_json(error: &serde_json::Error, record: &[u8], hint: &str) -> String {
     let message = error.to_string();
     let reason = message.split_once(" at line ").map_or(&*message, |(reason, _)| reason);
-    format!("is not JSON: {reason} at column {}", error.column())
+    let line = record.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let at = line.get(error.column().saturating_sub(2)..).unwrap_or_default();
+    let begins = |word: &[u8]| at.windows(word.len()).take(2).any(|part| part == word);
+    let hint = match reason {
+        _ if record.contains(&0) => "it has zero bytes, as in UTF-16 and UTF-32: save it as UTF-8",
+        _ if begins(b"NaN") || begins(b"Infinity") => {
+            "JSON has no NaN and no Infinity: leave the field out, or write null (in Python json.dumps has allow_nan=False)"
+        }
+        reason if reason.ends_with("hex escape") => {
+            "an escape such as \\ud83e alone is half a character: the text was cut within one, such as an emoji; remove the \
+             half, or cut the text again between characters"
+        }
+        _ => hint,
+    };
+    format!("is not JSON: {reason} at column {}\n  hint: {hint}", error.column())
 }
 
 /// Reads the text of a field, of the last one if it is repeated, and the names of the first few others.

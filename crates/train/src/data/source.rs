@@ -25,6 +25,8 @@ pub(super) struct TextSource {
     pub files: Vec<TextFile>,
     /// The files of the folder that are not text, if these are left out.
     pub left_out: Vec<PathBuf>,
+    /// Hidden files and folders in it, which are left out, too.
+    pub hidden: Vec<PathBuf>,
     /// Whether each file or record is a separate document.
     pub has_documents: bool,
     /// The field of a record that holds its text.
@@ -50,9 +52,9 @@ impl TextSource {
     pub(super) fn find(config: &DataConfig) -> Result<Self, DataError> {
         let path = &config.path;
         let metadata = fs::metadata(path).map_err(|source| not_found(path, source))?;
-        let (mut files, mut left_out) = (Vec::new(), Vec::new());
+        let (mut files, mut left_out, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
         if metadata.is_dir() {
-            list(path, &mut BTreeSet::new(), &mut files)?;
+            list(path, &mut BTreeSet::new(), &mut files, &mut hidden)?;
             let DataConfig { include, exclude, skip_bad_files, .. } = config;
             files.retain(|file| {
                 let inside = file.strip_prefix(path).unwrap_or(file);
@@ -76,8 +78,18 @@ impl TextSource {
         let files = files.map(|path| TextFile { is_jsonl: is_jsonl(config.format, &path), path });
         let mut source = Self::new(config, files.collect());
         source.has_documents |= metadata.is_dir();
-        source.left_out = left_out;
+        (source.left_out, source.hidden) = (left_out, hidden);
         Ok(source)
+    }
+
+    /// Leaves out the files of a folder of records that describe them, such as README.md.
+    pub(super) fn without_descriptions(mut self) -> Result<Self, DataError> {
+        let describes = |file: &mut TextFile| {
+            let name = file.path.file_stem().unwrap_or_default().to_ascii_uppercase();
+            file.path != self.path && ["README", "LICENSE", "LICENCE", "CITATION"].iter().any(|known| name == *known)
+        };
+        self.hidden.extend(self.files.extract_if(.., describes).map(|file| file.path));
+        if self.files.is_empty() { Err(DataError::NoFiles { path: self.path }) } else { Ok(self) }
     }
 
     fn new(config: &DataConfig, files: Vec<TextFile>) -> Self {
@@ -86,6 +98,7 @@ impl TextSource {
             left_out: Vec::new(),
             has_documents: config.document_separator.is_some() || files.iter().any(|file| file.is_jsonl),
             files,
+            hidden: Vec::new(),
             text_field: config.text_field.clone(),
             max_record_bytes: config.max_record_bytes(),
             separator: config.document_separator.clone(),
@@ -158,9 +171,14 @@ pub fn is_jsonl(format: TextFormat, path: &Path) -> bool {
     }
 }
 
-/// Adds the files of a folder in name order; `seen` holds the canonical paths of the folders entered and the files
-/// added.
-fn list(folder: &Path, seen: &mut BTreeSet<PathBuf>, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
+/// Adds the files of a folder in name order, and what is hidden in it; `seen` holds the canonical paths of the folders
+/// entered and the files added.
+fn list(
+    folder: &Path,
+    seen: &mut BTreeSet<PathBuf>,
+    files: &mut Vec<PathBuf>,
+    hidden: &mut Vec<PathBuf>,
+) -> Result<(), DataError> {
     let fail = |source| DataError::read(folder, source);
     if !seen.insert(folder.canonicalize().map_err(fail)?) {
         return Ok(());
@@ -169,11 +187,15 @@ fn list(folder: &Path, seen: &mut BTreeSet<PathBuf>, files: &mut Vec<PathBuf>) -
     let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
     let mut names = names.collect::<Result<Vec<_>, _>>().map_err(fail)?;
     names.sort();
-    for name in names.into_iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")) {
-        let path = folder.join(name);
+    for name in names {
+        let path = folder.join(&name);
+        if name.as_encoded_bytes().starts_with(b".") {
+            hidden.push(path);
+            continue;
+        }
         let metadata = fs::metadata(&path).map_err(|source| not_found(&path, source))?;
         if metadata.is_dir() {
-            list(&path, seen, files)?;
+            list(&path, seen, files, hidden)?;
         } else if metadata.is_file() {
             let real = path.canonicalize().map_err(|source| DataError::read(&path, source))?;
             if seen.insert(real) {

@@ -10,8 +10,8 @@ use tinderbox_model::{Lora, Target};
 tinderbox_model::sections! {
     /// `[finetune]`: how a trained model is adapted to records such as conversations; only with a `base`.
     pub struct FinetuneConfig {
-        /// The run whose model is adapted, or one of its checkpoints. The training data are records then: JSON Lines
-        /// with `messages`, `prompt` and `completion`, `instruction` and `output`, or `text`. Each pass has every
+        /// The run whose model is adapted, or one of its checkpoints. The training data are records then, such as JSON
+        /// Lines with `messages`, `prompt` and `completion`, or `text`. Each pass has every
         /// record once, regardless of `train.with_replacement`. Default none: no fine-tuning.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub base: Option<PathBuf> = None,
@@ -55,6 +55,14 @@ tinderbox_model::sections! {
         /// Packs records into rows of up to `max_tokens` tokens instead of padding each to a row. Each record attends
         /// only to itself, and its positions start at 0. Not for preferences.
         pub packing: bool = false,
+        /// The fields of records in another form, each as OURS=THEIRS, such as `["prompt=question",
+        /// "completion=answer"]`. Default none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub map: Vec<String> = Vec::new(),
+        /// The fields of records and of their messages that are left out; others that are not known are an error.
+        /// Default none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub ignored_fields: Vec<String> = Vec::new(),
     }
 }
 
@@ -153,7 +161,13 @@ impl FinetuneConfig {
             beta,
             max_tokens,
             packing: _,
+            map,
+            ignored_fields: _,
         } = self;
+        let is_pair =
+            |pair: &String| pair.split_once('=').is_some_and(|(ours, theirs)| !ours.is_empty() && !theirs.is_empty());
+        let rule = "name two fields each, such as \"prompt=question\"";
+        problems.must(map.iter().all(is_pair), "finetune.map", format!("{map:?}"), rule);
         problems.size("finetune.rank", *rank);
         problems.above_zero("finetune.alpha", *alpha);
         problems.at_least_one("finetune.last_blocks", last_blocks.unwrap_or(1));

@@ -1,24 +1,30 @@
 //! Records for fine-tuning, such as conversations, as tokens; only some of them count in the loss.
 //!
-//! `record` parses a line, `render` makes tokens of it, `store` keeps them, and `examples` draws batches.
+//! `record` parses a line by the names of its `fields`, and `message` the messages in it; `written` finds tokens of the
+//! template in them, `render` makes tokens of them, `store` keeps these, and `examples` draws batches.
 
 mod examples;
+mod fields;
+mod message;
 mod record;
 mod render;
 mod store;
+mod written;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
 pub use self::examples::Examples;
-use self::record::Record;
+use self::fields::Fields;
 use self::render::Renderer;
 use self::store::{NewStore, Place, Store};
+use self::written::TemplateTokens;
 use super::cache::Cache;
 use super::reader::{ignore, report};
+use super::rows::Rows;
 use super::source::TextSource;
 use super::texts::shown;
 use super::{DataError, OnProgress, Purpose, Reading, Tokens};
@@ -73,6 +79,11 @@ pub struct Records {
     /// The number of records whose answer ends with a token that does not stop the model, and this token of the first of
     /// them; `None` if there are none.
     pub endless: Option<(usize, u32)>,
+    /// The number of records whose texts hold special tokens, which the chat template writes, too, and the first of them;
+    /// `None` if there are none.
+    pub written: Option<(usize, u32)>,
+    /// Files and folders that are left out: hidden ones, and those that describe the records.
+    pub left_out: Vec<PathBuf>,
 }
 
 /// The records of both splits.
@@ -101,7 +112,9 @@ pub(super) fn open(
     let Config { data, finetune, train, model, .. } = config;
     let max_tokens = max_tokens(finetune.max_tokens, model);
     let configs = data.all_sources();
-    let stored = Stored::open(&TextSource::find_all(&configs)?, config, tokenizer, max_tokens, on_progress)?;
+    let sources = TextSource::find_all(&configs)?.into_iter().map(TextSource::without_descriptions);
+    let sources = sources.collect::<Result<Vec<_>, _>>()?;
+    let stored = Stored::open(&sources, config, tokenizer, max_tokens, on_progress)?;
     let Stored { tokens, places, records, sha256 } = stored;
     let lines = places.iter().scan(0, |n_begun, place| {
         *n_begun += usize::from(!place.continues);
@@ -144,7 +157,7 @@ pub fn open_records(
 ) -> Result<(Examples, Records), DataError> {
     let data = DataConfig { path: path.to_owned(), sources: Vec::new(), ..config.data.clone() };
     let max_tokens = self::max_tokens(max_tokens, &config.model);
-    let source = TextSource::find(&data.all_sources()[0])?;
+    let source = TextSource::find(&data.all_sources()[0])?.without_descriptions()?;
     let Stored { tokens, places, records, .. } = Stored::open(&[source], config, tokenizer, max_tokens, &ignore)?;
     let examples = Examples::new(tokens, places, 1);
     let examples = if config.finetune.packing { examples.packed(max_tokens) } else { examples };
@@ -158,7 +171,7 @@ fn max_tokens(max_tokens: usize, model: &ModelConfig) -> usize {
 }
 
 /// The version of rendering and encoding: files of other versions are not used.
-const RULES: &[u8] = concat!("records 2, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
+const RULES: &[u8] = concat!("records 3, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
 
 /// All records, in the cache.
 struct Stored {
@@ -185,20 +198,27 @@ impl Stored {
         sources.iter().try_for_each(|source| cache.check_apart(source))?;
         let renderer =
             Renderer::new(tokenizer, finetune.train_on, generate, max_tokens).map_err(DataError::ChatTemplate)?;
-        let sha256 = each_line(sources, Purpose::Scan, on_progress, |_| Ok(Ok(())))?;
+        let sha256 = each_record(sources, Purpose::Scan, on_progress, |_, _| Ok(Ok(())))?;
         let mut key = Sha256::new(); // of everything that determines the tokens, and which of them count
         for part in [RULES, tokenizer.to_json().as_bytes(), tokenizer.config_json().unwrap_or_default().as_bytes()] {
             key.update(Sha256::digest(part));
         }
         key.update(sha256);
         key.update(format!("{:?} {max_tokens} {:?}", finetune.train_on, generate.ends(tokenizer)));
+        key.update(format!("{:?} {:?}", finetune.map, finetune.ignored_fields));
+        key.update(sources.iter().map(|source| format!("{:?}", source.text_field)).collect::<String>());
         let store = Store { cache: &cache, key: key.finalize().into(), vocab_size: tokenizer.vocab_size() };
         let path = &sources[0].path;
         let found = if let Some(found) = store.open()? {
             found
         } else {
-            let mut reading = ReadRecords { renderer, store: store.create()?, records: Records::default() };
-            if each_line(sources, Purpose::Encode, on_progress, |line| reading.read(line))? != sha256 {
+            let (tokens, records) = (TemplateTokens::of(tokenizer), Records::default());
+            let mut reading = ReadRecords { tokens, renderer, store: store.create()?, records };
+            let template = tokenizer.chat_template();
+            let read = |source: &TextSource, record: &[u8]| {
+                reading.read(&Fields::new(finetune, &source.text_field, template), record)
+            };
+            if each_record(sources, Purpose::Encode, on_progress, read)? != sha256 {
                 return Err(DataError::Changed { path: path.clone() });
             }
             reading.store.finish(&reading.records)?;
@@ -206,7 +226,8 @@ impl Stored {
             store.open()?.ok_or_else(|| DataError::not_as_written(&cache.folder))?
         };
         cache.clean_up();
-        let (tokens, places, records) = found;
+        let (tokens, places, mut records) = found;
+        records.left_out = sources.iter().flat_map(|source| source.hidden.clone()).collect();
         let (skipped, n) = (records.skipped, records.used + records.skipped);
         if n == 0 {
             return Err(DataError::Empty { path: path.clone() });
@@ -219,24 +240,24 @@ impl Stored {
     }
 }
 
-/// Takes the lines of all files that are not blank, and returns their SHA-256. A problem with one continues a sentence
+/// Takes the records of all files, each with its source, and returns their SHA-256. A problem with one continues a sentence
 /// about it.
-fn each_line(
+fn each_record(
     sources: &[TextSource],
     purpose: Purpose,
     on_progress: OnProgress<'_>,
-    mut take: impl FnMut(&[u8]) -> Result<Result<(), String>, DataError>,
+    mut take: impl FnMut(&TextSource, &[u8]) -> Result<Result<(), String>, DataError>,
 ) -> Result<[u8; 32], DataError> {
     let mut hash = Sha256::new();
     for source in sources {
         let mut reading = Reading { path: &source.path, purpose, bytes: 0, of: None };
         for file in &source.files {
-            let mut file = source.open(file, true)?;
-            while let Some(line) = file.next_record(source.max_record_bytes)? {
-                hash.update(line);
-                reading.bytes += line.len() as u64;
+            let mut rows = Rows::open(source, file)?;
+            while let Some(record) = rows.next(source.max_record_bytes)? {
+                hash.update(record);
+                reading.bytes += record.len() as u64;
                 report(on_progress, &reading)?;
-                take(line)?.map_err(|problem| file.in_line(problem))?;
+                take(source, record)?.map_err(|problem| rows.problem(problem))?;
             }
         }
     }
@@ -244,14 +265,21 @@ fn each_line(
 }
 
 struct ReadRecords<'a> {
+    tokens: TemplateTokens,
     renderer: Renderer<'a>,
     store: NewStore,
     records: Records,
 }
 
 impl ReadRecords<'_> {
-    fn read(&mut self, line: &[u8]) -> Result<Result<(), String>, DataError> {
-        let mut examples = match Record::parse(line).and_then(|record| self.renderer.render(&record)) {
+    fn read(&mut self, fields: &Fields<'_>, record: &[u8]) -> Result<Result<(), String>, DataError> {
+        let rendered = fields.record(record).and_then(|record| {
+            if let Some(token) = self.tokens.in_record(&record) {
+                self.records.written.get_or_insert((0, token)).0 += 1;
+            }
+            self.renderer.render(&record)
+        });
+        let mut examples = match rendered {
             Ok(examples) => examples,
             Err(problem) => return Ok(Err(problem)),
         };

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Example;
-use super::record::Record;
+use super::record::{Conversation, Record};
 use crate::config::{GenerateConfig, TrainOn};
 use tinderbox_model::tokenizer::{ChatRenderer, RenderError, Tokenizer, TokenizerError};
 
@@ -68,16 +68,25 @@ fn not_rendered(error: RenderError) -> String {
     }
 }
 
+/// The indices of the answers that count.
+fn counted_answers(conversation: &Conversation, train_on: TrainOn) -> Vec<usize> {
+    let Conversation { messages, uncounted, .. } = conversation;
+    let mut answers: Vec<usize> = (0..messages.len()).filter(|idx| messages[*idx]["role"] == "assistant").collect();
+    match train_on {
+        TrainOn::All => answers.clear(),
+        TrainOn::Last => drop(answers.drain(..answers.len().saturating_sub(1))),
+        TrainOn::Assistant => {}
+    }
+    answers.retain(|idx| !uncounted.contains(idx));
+    answers
+}
+
 /// The prefixes of a conversation that dividing it begins with, to be rendered at once: the whole, and if it is short those
 /// before and after the first answers.
-fn first_prefixes(messages: &[Value], train_on: TrainOn) -> Vec<(usize, bool)> {
-    let is_answer = |idx: &usize| messages[*idx]["role"] == "assistant";
+fn first_prefixes(conversation: &Conversation, train_on: TrainOn) -> Vec<(usize, bool)> {
+    let messages = &conversation.messages;
     let n_bytes: usize = messages.iter().map(|message| message["content"].as_str().map_or(0, str::len)).sum();
-    let mut answers: Vec<usize> = match train_on {
-        TrainOn::All => Vec::new(),
-        TrainOn::Last => (0..messages.len()).rfind(is_answer).into_iter().collect(),
-        TrainOn::Assistant => (0..messages.len()).filter(is_answer).collect(),
-    };
+    let mut answers = counted_answers(conversation, train_on);
     answers.truncate(if n_bytes > MAX_BYTES_AT_ONCE { 0 } else { MAX_ANSWERS_AT_ONCE });
     let around = answers.into_iter().flat_map(|answer| [(answer, true), (answer + 1, false)]);
     let whole = (messages.len(), false);
@@ -128,17 +137,13 @@ impl<'a> Renderer<'a> {
                 let ((chosen, end), (rejected, _)) = (chosen?, rejected?);
                 Ok(vec![(Example { rejected: Some(Box::new(rejected)), ..chosen }, end)])
             }
-            (Record::Messages { messages, tools }, Some(template)) => {
-                self.conversation(template, messages, tools.as_ref(), train_on)
-            }
+            (Record::Messages(conversation), Some(template)) => self.conversation(template, conversation, train_on),
             (Record::Completion { prompt, completion }, Some(template)) => {
-                self.conversation(template, &Record::question_and_answer(prompt, completion), None, train_on)
+                self.conversation(template, &Conversation::question_and_answer(prompt, completion), train_on)
             }
-            (Record::Messages { .. }, None) => {
-                Err("has messages, and the model has no chat template\n  hint: `finetune \
+            (Record::Messages(_), None) => Err("has messages, and the model has no chat template\n  hint: `finetune \
                  --template chatml` gives it one; records with \"prompt\" and \"completion\" need none"
-                    .to_owned())
-            }
+                .to_owned()),
             (Record::Completion { prompt, completion }, None) => {
                 let mut draft = Draft::new(self);
                 draft.add_text(prompt, false)?;
@@ -151,18 +156,23 @@ impl<'a> Renderer<'a> {
     fn conversation(
         &self,
         template: &ChatRenderer,
-        messages: &[Value],
-        tools: Option<&Value>,
+        conversation: &Conversation,
         train_on: TrainOn,
     ) -> Result<Vec<Rendered>, String> {
-        let variables: Map<String, Value> =
-            tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
-        let prefixes = first_prefixes(messages, train_on);
-        let rendered = template.render_prefixes(messages, prefixes.clone(), &variables).map_err(not_rendered)?;
+        let Conversation { messages, variables, uncounted } = conversation;
+        if let Some(idx) = uncounted.first().filter(|_| train_on == TrainOn::All) {
+            return Err(format!(
+                "has a message {} that does not count, and finetune.train_on = \"all\" counts every token\n  hint: leave out \
+                 its \"weight\" or \"train\", or finetune.train_on",
+                idx + 1
+            ));
+        }
+        let prefixes = first_prefixes(conversation, train_on);
+        let rendered = template.render_prefixes(messages, prefixes.clone(), variables).map_err(not_rendered)?;
         let mut rendered: BTreeMap<_, _> = prefixes.into_iter().zip(rendered).collect();
-        self.divided(messages, train_on, |n, begins_answer| {
+        self.divided(conversation, train_on, |n, begins_answer| {
             let known = rendered.remove(&(n, begins_answer));
-            known.unwrap_or_else(|| template.render(&messages[..n], begins_answer, &variables)).map_err(not_rendered)
+            known.unwrap_or_else(|| template.render(&messages[..n], begins_answer, variables)).map_err(not_rendered)
         })
     }
 
@@ -171,10 +181,11 @@ impl<'a> Renderer<'a> {
     /// is called once for the whole and at most twice for each answer up to the longest length, and once more.
     fn divided(
         &self,
-        messages: &[Value],
+        conversation: &Conversation,
         train_on: TrainOn,
         mut render: impl FnMut(usize, bool) -> Result<String, String>,
     ) -> Result<Vec<Rendered>, String> {
+        let messages = &conversation.messages;
         let whole = render(messages.len(), false)?;
         let mut draft = Draft::new(self);
         if train_on == TrainOn::All {
@@ -182,13 +193,7 @@ impl<'a> Renderer<'a> {
             draft.end_answer();
             return Ok(vec![draft.finished()]);
         }
-        let is_answer = |message: &Value| message["role"] == "assistant";
-        let answers: Vec<usize> = (0..messages.len()).filter(|idx| is_answer(&messages[*idx])).collect();
-        let counted = match train_on {
-            TrainOn::Last => answers.last().map_or(&[][..], std::slice::from_ref),
-            _ => &answers[..],
-        };
-        if answers.is_empty() {
+        if messages.iter().all(|message| message["role"] != "assistant") {
             return Err("has no message of the role \"assistant\"\n  hint: remove the line, or count everything with \
                         finetune.train_on = \"all\""
                 .to_owned());
@@ -213,7 +218,7 @@ impl<'a> Renderer<'a> {
         let mut examples = Vec::new();
         let mut text = String::new(); // that has tokens in `draft`
         let mut has_room = true;
-        for &answer in counted {
+        for answer in counted_answers(conversation, train_on) {
             let before = prefix(answer, true)?;
             let goes_on = before.starts_with(&text);
             if draft.is_full() && (goes_on || !has_room) {
@@ -363,7 +368,8 @@ impl<'a> Draft<'a> {
     /// Adds a text and the end-of-text token, if there is one.
     fn add_ended(mut self, text: &str, counts: bool) -> Result<Rendered, String> {
         self.add_text(text, counts)?;
-        self.add_ids(self.renderer.tokenizer.end_of_text().as_slice(), counts);
+        let end = self.renderer.tokenizer.end_of_text().filter(|end| self.last != Some(*end)); // the text may have it
+        self.add_ids(end.as_slice(), counts);
         self.end_answer();
         Ok(self.finished())
     }
@@ -410,7 +416,9 @@ impl<'a> Draft<'a> {
 mod tests {
     use serde_json::json;
 
+    use super::super::fields::Fields;
     use super::*;
+    use crate::config::FinetuneConfig;
 
     /// Roles by their first letters; an answer begins with an empty thought, and ends with a token.
     const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}\
@@ -429,9 +437,13 @@ mod tests {
         Renderer::new(tokenizer, train_on, &GenerateConfig::default(), 1 << 20).expect("the template parses")
     }
 
+    fn parsed(tokenizer: &Tokenizer, line: &str) -> Result<Record, String> {
+        Fields::new(&FinetuneConfig::default(), "text", tokenizer.chat_template()).record(line.as_bytes())
+    }
+
     /// The texts of the examples of a record, with what counts in brackets.
     fn marked(tokenizer: &Tokenizer, train_on: TrainOn, line: &str) -> Result<String, String> {
-        let record = Record::parse(line.as_bytes())?;
+        let record = parsed(tokenizer, line)?;
         let marked = |(Example { ids, counts, .. }, _): Rendered| {
             assert_eq!(ids.len(), counts.len());
             let mut text = String::new();
@@ -471,8 +483,30 @@ mod tests {
         let question = r#"{"prompt": "hi", "completion": "yes"}"#;
         let expected = "u:hi\na:()\n[yes<|endoftext|>]\n";
         assert_eq!(marked(&tokenizer, TrainOn::Assistant, question).expect("the line is a conversation"), expected);
+        let weightless = |answer: &str| line.replace(answer, &format!("{answer}, \"weight\": 0"));
+        let expected = "u:hi\na:()\nyes<|endoftext|>\nu:so\na:()\n[no<|endoftext|>]\n";
+        assert_eq!(marked(&tokenizer, TrainOn::Assistant, &weightless("\"yes\"")).expect("it renders"), expected);
+        assert!(
+            !marked(&tokenizer, TrainOn::Last, &weightless("\"no\"")).expect("it renders").contains('['),
+            "the last has none"
+        );
+        let error = marked(&tokenizer, TrainOn::All, &weightless("\"yes\"")).expect_err("all count, but one does not");
+        assert!(error.starts_with("has a message 2 that does not count") && error.contains("\n  hint: "), "{error}");
         let empty = r#"{"prompt": "hi", "completion": " "}"#;
         assert_eq!(marked(&tokenizer, TrainOn::Assistant, empty).expect("the line renders").matches('[').count(), 0);
+    }
+
+    #[test]
+    fn tools_and_calls_keep_their_order() {
+        let template = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\
+            {% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}\
+            {{ '\n' }}{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
+        let line = r#"{"messages": [{"role": "user", "content": "seat?"}, {"role": "assistant", "tool_calls": [{"function":
+            {"name": "book", "arguments": {"title": "Hamlet", "row": 4}}}, {"name": "now"}]}], "tools":
+            "[{\"name\": \"book\", \"parameters\": {\"title\": {}, \"row\": {}}}]"}"#;
+        let expected = "[{\"type\": \"function\", \"function\": {\"name\": \"book\", \"parameters\": {\"title\": {}, \
+                        \"row\": {}}}}]u:seat?\na:[book({\"title\": \"Hamlet\", \"row\": 4})now({})\n]";
+        assert_eq!(marked(&tokenizer(template), TrainOn::Assistant, line).expect("it renders"), expected);
     }
 
     #[test]
@@ -481,7 +515,7 @@ mod tests {
         let endless = |template: &str, train_on| {
             let tokenizer = tokenizer(template);
             let renderer = renderer(&tokenizer, train_on);
-            let record = Record::parse(line.as_bytes()).expect("a record");
+            let record = parsed(&tokenizer, &line).expect("a record");
             only(renderer.render(&record)).1
         };
         let silent = TEMPLATE.replace("<|endoftext|>", "");
@@ -504,10 +538,11 @@ mod tests {
         let roles = ["user", "assistant"];
         let message = |idx: usize| json!({"role": roles[idx % 2], "content": "ab"});
         let messages: Vec<Value> = (0..4000).map(message).collect();
+        let conversation = Conversation { messages, ..Conversation::default() };
         let divided = |max_tokens, max_rendered_bytes| {
             let renderer = Renderer { max_tokens, max_rendered_bytes, ..renderer(&tokenizer, TrainOn::Assistant) };
             let mut n_renders = 0;
-            let example = renderer.divided(&messages, TrainOn::Assistant, |n, begins_answer| {
+            let example = renderer.divided(&conversation, TrainOn::Assistant, |n, begins_answer| {
                 n_renders += 1;
                 let [turn, reply] = [["", "u:ab\n"][n % 2], ["", "a:"][usize::from(begins_answer)]];
                 Ok("u:ab\na:ab\n".repeat(n / 2) + turn + reply)
@@ -549,6 +584,8 @@ mod tests {
         for (line, expected) in [
             (r#"{"prompt": "hi ", "completion": "yes"}"#, "hi [yes<|endoftext|>]"),
             (r#"{"text": "once"}"#, "[once<|endoftext|>]"),
+            (r#"{"text": "once<|endoftext|>"}"#, "[once<|endoftext|>]"),
+            (r#"{"prompt": "hi ", "completion": "yes<|endoftext|>"}"#, "hi [yes<|endoftext|>]"),
         ] {
             assert_eq!(marked(&tokenizer, TrainOn::Assistant, line).expect("the line renders"), expected);
         }

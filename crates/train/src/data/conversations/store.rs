@@ -10,7 +10,7 @@ use crate::data::chunk::Half;
 use crate::data::tokens::{self, CacheKey, Width, Writer};
 use crate::data::{DataError, Tokens};
 
-/// The numbers of a record in its file, and of all records at the end of it.
+/// The numbers of a record in its file; at its end are two rows of them for all records.
 const NUMBERS: usize = 6;
 
 /// The numbers in memory before they are written.
@@ -86,7 +86,7 @@ impl Store<'_> {
         let mut all = vec![0; numbers.len()];
         numbers.read(0, &mut all);
         numbers.check()?;
-        let Some((of_all, each)) = all.as_chunks::<NUMBERS>().0.split_last() else { return Ok(None) };
+        let [each @ .., of_all, more] = all.as_chunks::<NUMBERS>().0 else { return Ok(None) };
         let sizes = |numbers: &[i32; NUMBERS]| numbers.map(|n| n.cast_unsigned() as usize);
         let mut places: Vec<Place> = Vec::with_capacity(each.len());
         for numbers in each {
@@ -95,7 +95,7 @@ impl Store<'_> {
             let continues = continues > 0;
             places.push(Place { start, n_tokens, n_counted, n_cut, n_rejected, n_rejected_cut, continues });
         }
-        let [skipped, cut, longest, n_endless, ..] = sizes(of_all);
+        let ([skipped, cut, longest, n_endless, ..], [n_written, ..]) = (sizes(of_all), sizes(more));
         let is_divided = |pair: &&[Place]| !pair[0].continues && pair[1].continues;
         let records = Records {
             used: places.len(),
@@ -108,6 +108,8 @@ impl Store<'_> {
             longest,
             preferences: places.first().is_some_and(|place| place.n_rejected > 0),
             endless: (n_endless > 0).then(|| (n_endless, of_all[4].cast_unsigned())),
+            written: (n_written > 0).then(|| (n_written, more[1].cast_unsigned())),
+            left_out: Vec::new(),
         };
         let is_whole = places.last().map_or(0, Place::end) == marked.len();
         Ok(is_whole.then_some((marked, places, records)))
@@ -149,7 +151,8 @@ impl NewStore {
         let (n_endless, token) = records.endless.unwrap_or_default();
         let of_all = [records.skipped, records.cut, records.longest, n_endless].map(number);
         self.numbers.add(&of_all)?;
-        self.numbers.add(&[token, 0])?;
+        let (n_written, of_template) = records.written.unwrap_or_default();
+        self.numbers.add(&[token, 0, number(n_written), of_template, 0, 0, 0, 0])?;
         self.marked.finish()?;
         self.numbers.finish()
     }
