@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, ValueKind};
+use minijinja::value::{Serde, ValueKind, merge_maps};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -144,7 +144,8 @@ impl ChatTemplate {
         let messages = Value::from(Serde(messages.map_err(|error| error.to_string())?));
         let [tokens, variables] = [Value::from(Serde(tokens)), Value::from(Serde(variables))];
         let absent = context! { tools => (), documents => () }; // defined, as in transformers
-        let context = context! { messages, add_generation_prompt, ..tokens, ..variables, ..absent };
+        let others = merge_maps([absent, variables, tokens]); // the last one counts
+        let context = context! { messages, add_generation_prompt, ..others };
         template.render(context).map_err(|error| error.detail().unwrap_or("it has an error").to_owned())
     }
 }
