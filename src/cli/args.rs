@@ -15,8 +15,8 @@ use crate::run::{Trained, locate};
 pub(super) struct Subject {
     /// Run directory (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     pub(super) run: PathBuf,
-    /// Adapters to apply to the run's weights: a run fine-tuned from it, or a folder from PEFT or mlx-lm [default:
-    /// none]
+    /// Adapters to apply to the run's weights: a run fine-tuned from it, a folder from PEFT or mlx-lm, or a GGUF file
+    /// [default: none]
     #[arg(long, value_name = "PATH")]
     adapter: Option<PathBuf>,
     /// Device: auto, cpu, or a name from `tinderbox devices` [default: the run's]

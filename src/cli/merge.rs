@@ -18,7 +18,7 @@ The new run no longer needs its base. Exports merge, too: tinderbox export RUN -
 pub(super) struct Args {
     /// Fine-tuned run (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N; with --adapter, any run
     run: PathBuf,
-    /// Adapters: a run fine-tuned from RUN, or a folder from PEFT or mlx-lm [default: the run's own]
+    /// Adapters: a run fine-tuned from RUN, a folder from PEFT or mlx-lm, or a GGUF file [default: the run's own]
     #[arg(long, value_name = "PATH")]
     adapter: Option<PathBuf>,
     /// Run directory to create

@@ -45,8 +45,8 @@ pub(super) struct Args {
     /// named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
-    /// Adapter of the only RUN, served as the model RUN+NAME: a run fine-tuned from it, or a folder from PEFT or
-    /// mlx-lm; on a CPU it shares the weights in memory; may be repeated [default: none]
+    /// Adapter of the only RUN, served as the model RUN+NAME: a run fine-tuned from it, a folder from PEFT or mlx-lm,
+    /// or a GGUF file; on a CPU it shares the weights in memory; may be repeated [default: none]
     #[arg(long, value_name = "PATH", conflicts_with = "folder")]
     adapter: Vec<PathBuf>,
     /// Address to listen on; any other than the loopback address needs --api-key-file or --no-auth

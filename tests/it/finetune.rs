@@ -14,7 +14,7 @@ use tinderbox::data::{BatchSource, Corpus, OpenOptions};
 use tinderbox::distributed::DistributedError;
 use tinderbox::finetune::ChatFormat;
 use tinderbox::model::parameters::{self, HostTensor};
-use tinderbox::model::{Gpt, Lora, Target};
+use tinderbox::model::{Dtype, Gpt, LazyTensor, Lora, Target, tensor_file};
 use tinderbox::optimizer::Gradients;
 use tinderbox::run::{RunDir, Trained, locate};
 use tinderbox::train::{Event, Interrupter, Start, Summary, TrainError, evaluate, train_on};
@@ -354,6 +354,9 @@ fn adapters_survive_export_import_and_merge() {
     ] {
         assert!((loss(arguments) - tuned).abs() < 1e-6, "{arguments:?}");
     }
+    // Without their base, adapters say what is missing.
+    let alone = folder.fail(&["import", "adapter", "--run-dir", "runs/none"]);
+    assert!(alone.contains("it holds adapters of the model `") && alone.contains("--base RUN"), "{alone}");
     // A merged run needs its base no more, and is tuned like any other.
     fs::rename(folder.path("runs/base"), folder.path("runs/gone"));
     assert!((loss(&["runs/merged"]) - tuned).abs() < 1e-6);
@@ -370,6 +373,24 @@ fn adapters_survive_export_import_and_merge() {
         assert!(has(text), "{text}");
     }
     assert!(!has("token_embd"), "nothing of the base is in it");
+    folder.succeed(&["import", "adapter.gguf", "--base", "runs/base", "--run-dir", "runs/from-gguf"]);
+    for arguments in [&["runs/base", "--adapter", "adapter.gguf"][..], &["runs/from-gguf"]] {
+        assert!((loss(arguments) - tuned).abs() < 1e-6, "{arguments:?}");
+    }
+    let alone = folder.fail(&["import", "adapter.gguf", "--run-dir", "runs/none"]);
+    assert!(alone.contains("it holds adapters, without the model") && alone.contains("--base RUN"), "{alone}");
+    for (from, to, said) in [
+        ("adapter", "adaptor", "general.type = \"adaptor\": supported are \"adapter\""),
+        ("llama", "llamb", "general.architecture = \"llamb\": supported are adapters of the base's family, llama"),
+        ("adapter.lora.alpha", "adapter.lora.gamma", "adapter.lora.gamma = ...: supported are adapters without it"),
+        ("ffn_down.weight.lora_b", "ffn_down.weight.lora_c", "`blk.0.ffn_down.weight.lora_c` is no part of an adapter"),
+    ] {
+        let at = file.windows(from.len()).position(|part| part == from.as_bytes()).expect("it is there");
+        let changed = [&file[..at], to.as_bytes(), &file[at + from.len()..]].concat();
+        folder.write("changed.gguf", changed);
+        let refused = folder.fail(&["generate", "runs/base", "--adapter", "changed.gguf"]);
+        assert!(refused.contains(said), "{refused}");
+    }
     // No key is ignored: each is at a value that changes nothing, or is named.
     let mut keys = folder.read_json("adapter/adapter_config.json");
     let refused = |keys: &Value| {
@@ -388,7 +409,7 @@ fn adapters_survive_export_import_and_merge() {
     for reason in [
         "has bias = \"all\": \"none\" is supported",
         "has task_type = \"SEQ_CLS\": \"CAUSAL_LM\" is supported",
-        "has init_lora_weights = \"pissa_niter_4\": it changes the base, too; PEFT converts",
+        "has init_lora_weights = \"pissa_niter_4\": it changes the base by more than is saved; PEFT converts",
         "has modules_to_save = [\"lm_head\"]: it is not supported",
         "has alora_invocation_tokens = [1]: it is not supported",
         "has key_of_tomorrow = 1: it is not supported",
@@ -398,6 +419,21 @@ fn adapters_survive_export_import_and_merge() {
         assert!(said.contains(reason), "{reason}: {said}");
     }
     assert_eq!(said.matches("\n  - ").count(), 8, "{said}");
+    // PiSSA and OLoRA of full rank leave nothing of a weight, which adapters of zeros do not bring back.
+    let name = "base_model.model.model.layers.1.self_attn.o_proj";
+    let shape = [16, 16];
+    let zeros = |name: String| (name, LazyTensor::computed(shape.to_vec(), |sink| sink(&[0.0; 256])));
+    let tensors = ["A", "B"].map(|matrix| zeros(format!("{name}.lora_{matrix}.weight")));
+    let of_zeros = |init: &str| {
+        let path = folder.path(format!("{init}/adapter_model.safetensors"));
+        let config = json!({"peft_type": "LORA", "r": 16, "lora_alpha": 16, "init_lora_weights": init});
+        folder.write(format!("{init}/adapter_config.json"), config.to_string());
+        tensor_file::write_as(&path, &tensors.clone().into(), Dtype::F32).expect("it can be written");
+        loss(&["runs/base", "--adapter", init])
+    };
+    let [plain, pissa, olora] = ["gaussian", "pissa", "olora"].map(of_zeros);
+    assert!((plain - base).abs() < 1e-6 && (pissa - base).abs() > 1e-4, "{base} {plain} {pissa}");
+    assert!((pissa - olora).abs() < 1e-5, "{pissa} {olora}");
     // Adapters of other methods are named.
     let config = folder.read("adapter/adapter_config.json").replace("LORA", "IA3");
     folder.write("adapter/adapter_config.json", config);

@@ -5,9 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
+use rayon::prelude::*;
+
 use crate::convert::indices;
-use crate::layout::ForeignTensor;
-use crate::{Family, InteropError, Outgoing, hf};
+use crate::error::cannot_read;
+use crate::layout::{ForeignTensor, layout};
+use crate::principal::{Principal, removed};
+use crate::{Family, InteropError, Naming, Outgoing, gguf, hf};
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{AdapterRows, LazyTensor, Lora, Parameter, Target};
 use tinderbox_train::config::{FinetuneConfig, FinetuneMethod};
@@ -30,20 +34,90 @@ impl ForeignAdapter {
     }
 }
 
-/// The adapters at `path` for the run or checkpoint `base`: a run that was fine-tuned from it, or a folder of PEFT or
-/// mlx-lm.
+/// Adapters of another project.
+#[derive(Clone, Debug)]
+pub(crate) struct ForeignAdapters {
+    /// Those of its layers with the scales of their products, by the layer's name.
+    pub(crate) layers: BTreeMap<String, (ForeignAdapter, f64)>,
+    pub(crate) dropout: f64,
+    /// The part of the base that they replace, if any.
+    pub(crate) principal: Option<Principal>,
+}
+
+/// The parts of adapters that were read, by the layer: A, B and the lengths.
+pub(crate) type Parts = BTreeMap<String, [Option<HostTensor>; 3]>;
+
+/// The adapters with the scales that `scale_of` returns for their layers and ranks.
+pub(crate) fn assemble(
+    parts: Parts,
+    scale_of: impl Fn(&str, usize) -> f64,
+    problems: &mut Vec<String>,
+) -> BTreeMap<String, (ForeignAdapter, f64)> {
+    let mut layers = BTreeMap::new();
+    for (layer, parts) in parts {
+        match parts {
+            [Some(a), Some(b), magnitude] => {
+                let scale = scale_of(&layer, a.shape[0]);
+                layers.insert(layer, (ForeignAdapter { a, b, magnitude }, scale));
+            }
+            _ => problems.push(format!("`{layer}` has only one of its two matrices")),
+        }
+    }
+    if layers.is_empty() && problems.is_empty() {
+        problems.push("there are none".to_owned());
+    }
+    layers
+}
+
+/// The adapters at `path` for the run or checkpoint `base`: a run that was fine-tuned from it, a folder of PEFT or
+/// mlx-lm, or a GGUF file.
 pub fn open_adapters(path: &Path, base: &Path) -> Result<Adapters, InteropError> {
     let located = locate(base)?;
-    if !hf::is_adapter_folder(path) {
+    let is_gguf = path.is_file();
+    if !is_gguf && !hf::is_adapter_folder(path) {
         return Ok(Adapters::of_run(path, &located.checkpoint)?);
     }
     let config = located.run.config()?;
     let family = Family::of_run(&config.model, &Checkpoint::read_state(&located.checkpoint)?)?;
     let vocab_size = located.run.tokenizer_of_model(&config)?.vocab_size();
-    hf::read_adapters(path, family, &config.model, vocab_size)
+    let (naming, mut theirs) = match is_gguf {
+        true => (Naming::Gguf, gguf::read_adapters(path, family)?),
+        false => (Naming::Hf, hf::read_adapters(path)?),
+    };
+    let refused = |problems| InteropError::Adapters { path: path.to_owned(), problems };
+    match theirs.principal {
+        Some(Principal::Olora) if family.hf.tensors.is_conv => {
+            let problem = "PEFT cannot use init_lora_weights = \"olora\" with the Conv1D layers of this model";
+            return Err(refused(vec![problem.to_owned()]));
+        }
+        Some(which) => remove_from_base(&mut theirs.layers, which, &Outgoing::open(base)?)?,
+        None => {}
+    }
+    let layout = layout(family, naming, &config.model, vocab_size);
+    let table: Vec<Parameter> = Parameter::all(&config.model, vocab_size).collect();
+    to_ours(&layout, &table, &theirs.layers, theirs.dropout).map_err(refused)
 }
 
-/// Writes adapters of PEFT or mlx-lm as the run `root`, which names its base, replacing an old run if `overwrite`.
+/// Makes adapters that replace a part of each weight of `base` adapters of the whole weights, of twice their rank.
+fn remove_from_base(
+    layers: &mut BTreeMap<String, (ForeignAdapter, f64)>,
+    which: Principal,
+    base: &Outgoing,
+) -> Result<(), InteropError> {
+    let weights = base.tensors(Naming::Hf)?;
+    layers.par_iter_mut().try_for_each(|(layer, (adapter, scale))| {
+        let Some(weight) = weights.get(&format!("{layer}.weight")) else { return Ok(()) }; // named later
+        let weight = weight.read().map_err(cannot_read(&base.checkpoint))?;
+        let weight = if base.family.hf.tensors.is_conv { weight.transposed() } else { weight };
+        if weight.shape == [adapter.b.shape[0], adapter.a.shape[1]] && adapter.b.shape[1] == adapter.rank() {
+            [adapter.a, adapter.b] = removed([&adapter.a, &adapter.b], *scale, &weight, which);
+            *scale = 1.0;
+        }
+        Ok(())
+    })
+}
+
+/// Writes adapters of another project as the run `root`, which names its base, replacing an old run if `overwrite`.
 pub fn import_adapters(path: &Path, base: &Path, root: &Path, overwrite: bool) -> Result<Lora, InteropError> {
     RunDir::check_new(root, overwrite)?;
     let located = locate(base)?;

@@ -82,6 +82,18 @@ pub enum InteropError {
     Run(#[from] RunError),
 }
 
+impl InteropError {
+    /// The error of adapters, at `path`, where a model is needed; `base` is the name of theirs.
+    pub(crate) fn adapters_alone(path: &Path, base: Option<&str>) -> Self {
+        let of = base.map(|base| format!(" of the model `{base}`")).unwrap_or_default();
+        Self::NotAModel {
+            path: path.to_owned(),
+            reason: format!("it holds adapters{of}, without the model"),
+            hint: "import their model first; then name its run: --base RUN".to_owned(),
+        }
+    }
+}
+
 /// The problems, one per line, truncated if there are many.
 fn listed(problems: &[String]) -> String {
     const MOST: usize = 20;

@@ -22,6 +22,7 @@ pub mod hub;
 mod import;
 pub mod layout;
 mod outgoing;
+mod principal;
 mod tokens;
 pub mod verify;
 

@@ -44,6 +44,17 @@ impl HostTensor {
         &self.values[start..start + n]
     }
 
+    /// The transpose of a matrix.
+    ///
+    /// # Panics
+    /// If it has other than two dimensions.
+    #[must_use]
+    pub fn transposed(&self) -> Self {
+        let [n_rows, n_columns] = self.shape[..] else { panic!("a matrix has two dimensions") };
+        let column = |column: usize| (0..n_rows).map(move |row| self.values[row * n_columns + column]);
+        Self { shape: vec![n_columns, n_rows], values: (0..n_columns).flat_map(column).collect() }
+    }
+
     /// Copies the tensor to a device.
     ///
     /// # Panics

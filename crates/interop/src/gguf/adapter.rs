@@ -1,4 +1,4 @@
-//! Writes the adapters of a fine-tuned run as a GGUF file, which llama.cpp applies beside their base.
+//! Adapters as a GGUF file, which llama.cpp applies beside their base.
 //!
 //! Sources: llama.cpp, `convert_lora_to_gguf.py` for the keys and names, `llama-adapter.cpp` for what is read.
 
@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 
 use super::TensorType;
 use super::export::{check_new, file_of, kind, write_file};
+use super::read::Gguf;
 use super::settings;
 use super::write::NewTensor;
-use crate::adapter::{adapters_of, to_theirs};
+use crate::adapter::{ForeignAdapters, Parts, adapters_of, assemble, to_theirs};
 use crate::error::{cannot_read, cannot_write};
 use crate::layout::layout;
-use crate::{InteropError, Naming, Outgoing};
+use crate::{Family, InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
 
-/// Writes the file `output`, or one named after the run if `output` is a folder, replacing an earlier export if
-/// `overwrite`. Returns its path.
+/// Writes the adapters of a fine-tuned run as the file `output`, or as one named after the run if `output` is a folder,
+/// replacing an earlier export if `overwrite`. Returns its path.
 pub fn export_adapter(
     model: &Outgoing,
     numbers: TensorType,
@@ -50,4 +51,28 @@ pub fn export_adapter(
     check_new(&path, overwrite)?;
     file.rename().map_err(cannot_write(&path))?;
     Ok(path)
+}
+
+/// Reads the file `path`, for a model of `family`.
+pub(crate) fn read_adapters(path: &Path, family: &Family) -> Result<ForeignAdapters, InteropError> {
+    let Gguf { metadata, tensors } = Gguf::read(path)?;
+    let alpha = settings::read_adapter(&metadata, family)?;
+    let (mut parts, mut problems) = (Parts::new(), Vec::new());
+    for (name, tensor) in tensors {
+        let part = ["a", "b"].iter().position(|end| name.ends_with(&format!(".weight.lora_{end}")));
+        match (part, name.rsplit_once(".weight.")) {
+            (Some(part), Some((layer, _))) if tensor.numbers.shape().len() == 2 => {
+                let read = tensor.numbers.read().map_err(cannot_read(path))?;
+                parts.entry(layer.to_owned()).or_default()[part] = Some(read);
+            }
+            _ => problems.push(format!("`{name}` is no part of an adapter of a linear layer")),
+        }
+    }
+    // As in llama.cpp, an alpha of 0 stands for no scale.
+    let scale = |_: &str, rank: usize| if alpha == 0.0 { 1.0 } else { alpha / rank as f64 };
+    let layers = assemble(parts, scale, &mut problems);
+    match problems.is_empty() {
+        true => Ok(ForeignAdapters { layers, dropout: 0.0, principal: None }),
+        false => Err(InteropError::Adapters { path: path.to_owned(), problems }),
+    }
 }

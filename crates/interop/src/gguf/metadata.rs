@@ -23,6 +23,10 @@ impl Metadata {
         &self.path
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
     pub(super) fn string(&self, key: &str) -> Result<Option<&str>, InteropError> {
         self.get(key, "a text", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
     }

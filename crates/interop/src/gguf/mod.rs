@@ -21,6 +21,7 @@ mod vocab;
 mod write;
 
 pub use adapter::export_adapter;
+pub(crate) use adapter::read_adapters;
 pub use export::export;
 pub use go_template::go_template;
 pub(crate) use metadata::ArchitectureKeys;

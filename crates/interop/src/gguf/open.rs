@@ -20,6 +20,9 @@ pub fn open(path: &Path) -> Result<ForeignModel, InteropError> {
             hint: "join them with llama.cpp: llama-gguf-split --merge FIRST-PART WHOLE.gguf".to_owned(),
         });
     }
+    if metadata.string(settings::TYPE)? == Some(settings::ADAPTER) {
+        return Err(InteropError::adapters_alone(path, metadata.string("general.base_model.0.name")?));
+    }
     let (family, config) = settings::read(&metadata, &tensors)?;
     let document_separator = settings::document_separator(&metadata)?;
     let vocab = Vocab::read(&metadata)?;

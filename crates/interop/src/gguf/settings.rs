@@ -16,6 +16,9 @@ use crate::{Family, InteropError};
 use tinderbox_model::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
 
 const ARCHITECTURE: &str = "general.architecture";
+/// Whether a file holds a model or adapters.
+pub(super) const TYPE: &str = "general.type";
+pub(super) const ADAPTER: &str = "adapter";
 /// A key that only Tinderbox reads.
 const OWN_SCALING: &str = "tinderbox.rope_scaling";
 /// Marks a file as written here, and so as one that a later export may replace.
@@ -166,17 +169,36 @@ pub(super) fn write_adapter(
     file_type: u32,
 ) -> Result<Vec<(String, Value)>, InteropError> {
     let gguf = family.gguf.as_ref().ok_or_else(|| unknown(family))?;
-    let mut values = general(gguf, "adapter", name, file_type);
+    let mut values = general(gguf, ADAPTER, name, file_type);
     values.push(("adapter.type".to_owned(), Value::string("lora")));
     values.push(("adapter.lora.alpha".to_owned(), Value::f32(alpha)));
     Ok(values)
+}
+
+/// The alpha of a file with adapters of a model of `family`.
+pub(super) fn read_adapter(metadata: &Metadata, family: &Family) -> Result<f64, InteropError> {
+    /// The last two are texts about the adapters.
+    const KNOWN: [&str; 4] = ["type", "lora.alpha", "lora.task_name", "lora.prompt_prefix"];
+    let only = |key: &str, expected: Option<&str>, supported: &str| match metadata.string(key)? {
+        found if found == expected => Ok(()),
+        found => Err(metadata.unsupported(key, &format!("{:?}", found.unwrap_or_default()), supported)),
+    };
+    only(TYPE, Some(ADAPTER), "\"adapter\", files of adapters")?;
+    only("adapter.type", Some("lora"), "\"lora\"")?;
+    let architecture = family.gguf.as_ref().ok_or_else(|| unknown(family))?.architecture;
+    only(ARCHITECTURE, Some(architecture), &format!("adapters of the base's family, {family}"))?;
+    let is_unknown = |key: &&str| key.strip_prefix("adapter.").is_some_and(|rest| !KNOWN.contains(&rest));
+    match metadata.keys().find(is_unknown) {
+        Some(key) => Err(metadata.unsupported(key, "...", "adapters without it")),
+        None => Ok(metadata.float("adapter.lora.alpha")?.unwrap_or_default()),
+    }
 }
 
 /// The metadata of every file.
 fn general(gguf: &LlamaCpp, kind: &str, name: &str, file_type: u32) -> Vec<(String, Value)> {
     let entries = [
         (ARCHITECTURE, Value::string(gguf.architecture)),
-        ("general.type", Value::string(kind)),
+        (TYPE, Value::string(kind)),
         ("general.name", Value::string(name)),
         ("general.file_type", Value::u32(file_type)),
         ("general.quantization_version", Value::u32(QUANTIZATION_VERSION)),

@@ -8,15 +8,14 @@ use serde_json::{Map, Value, json};
 
 use super::folder::Folder;
 use super::{ConfigJson, export, pretty, weights};
-use crate::adapter::{ForeignAdapter, adapters_of, to_ours, to_theirs};
+use crate::adapter::{ForeignAdapter, ForeignAdapters, Parts, adapters_of, assemble, to_theirs};
 use crate::error::{cannot_read, cannot_write, damaged};
 use crate::layout::{ForeignTensor, layout};
-use crate::{Family, InteropError, Naming, Outgoing};
-use tinderbox_model::config::ModelConfig;
+use crate::principal::Principal;
+use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::tensor_file::write_as;
-use tinderbox_model::{Dtype, LazyTensor, Parameter};
-use tinderbox_train::run::Adapters;
+use tinderbox_model::{Dtype, LazyTensor};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -94,6 +93,18 @@ pub(crate) fn is_adapter_folder(path: &Path) -> bool {
     path.join(CONFIG).is_file()
 }
 
+/// Returns an error if a folder has adapters and no weights of a model.
+pub(super) fn refuse_adapters(folder: &Folder) -> Result<(), InteropError> {
+    let has_weights = folder.file(super::WEIGHTS)?.or(folder.file(super::INDEX)?).is_some();
+    match folder.json(CONFIG)?.filter(|_| !has_weights) {
+        Some(config) => {
+            let base = config.get("base_model_name_or_path").and_then(Value::as_str);
+            Err(InteropError::adapters_alone(folder.path(), base))
+        }
+        None => Ok(()),
+    }
+}
+
 /// The keys of PEFT that are read here, that the tensors say too, or that matter only before and during the training.
 const PEFT_KEYS: [&str; 29] = [
     "alpha_pattern",
@@ -132,9 +143,11 @@ fn peft_problems(config: &Map<String, Value>) -> Vec<String> {
     let mut keys = ConfigJson::new(config);
     keys.only("bias", "none");
     keys.only("task_type", "CAUSAL_LM");
-    let keeps_base = |init: &Value| init.is_boolean() || ["eva", "gaussian", "orthogonal"].iter().any(|it| init == it);
-    if let Some(init) = keys.get("init_lora_weights").filter(|init| !keeps_base(init)) {
-        let why = "it changes the base, too; PEFT converts such adapters: save_pretrained(FOLDER, \
+    // The last two change the base by what it is alone.
+    let known = ["eva", "gaussian", "orthogonal", "mica", "pissa", "olora"];
+    let is_known = |init: &Value| init.is_boolean() || init.as_str().is_some_and(|name| known.contains(&name));
+    if let Some(init) = keys.get("init_lora_weights").filter(|init| !is_known(init)) {
+        let why = "it changes the base by more than is saved; PEFT converts such adapters: save_pretrained(FOLDER, \
                    path_initial_model_for_weight_conversion=FOLDER_BEFORE_TRAINING)";
         keys.problem("init_lora_weights", init, why);
     }
@@ -149,9 +162,6 @@ fn peft_problems(config: &Map<String, Value>) -> Vec<String> {
     }
     keys.problems.into_iter().map(|problem| format!("{CONFIG} has {problem}")).collect()
 }
-
-/// The parts of the adapters of their layers, by the layer: A, B and the lengths.
-type Parts = BTreeMap<String, [Option<HostTensor>; 3]>;
 
 /// The fields read from PEFT's `adapter_config.json`. `null` counts as absent.
 #[derive(Deserialize)]
@@ -168,11 +178,22 @@ struct PeftConfig {
     lora_dropout: Option<f64>,
     #[serde(default)]
     use_rslora: Option<bool>,
+    /// In the order of the file: the first that matches is used.
     #[serde(default)]
-    alpha_pattern: Option<BTreeMap<String, f64>>,
+    alpha_pattern: Option<Map<String, Value>>,
+    #[serde(default)]
+    init_lora_weights: Option<Value>,
 }
 
 impl PeftConfig {
+    fn principal(&self) -> Option<Principal> {
+        match self.init_lora_weights.as_ref()?.as_str()? {
+            "pissa" => Some(Principal::Pissa),
+            "olora" => Some(Principal::Olora),
+            _ => None,
+        }
+    }
+
     /// What the config and the tensors contradict each other in.
     fn contradictions(&self, parts: &Parts) -> Vec<String> {
         let ranks: Vec<usize> =
@@ -209,13 +230,8 @@ struct MlxLora {
 /// The scale of the product of a module's two matrices, from the module's name and rank.
 type Scale = Box<dyn Fn(&str, usize) -> f64>;
 
-/// Reads the folder `path`, for a model of `family` with `vocab_size` token embedding rows.
-pub(crate) fn read_adapters(
-    path: &Path,
-    family: &Family,
-    model: &ModelConfig,
-    vocab_size: usize,
-) -> Result<Adapters, InteropError> {
+/// Reads the folder `path`.
+pub(crate) fn read_adapters(path: &Path) -> Result<ForeignAdapters, InteropError> {
     let folder = Folder::open(path)?;
     let text = folder.text(CONFIG)?.unwrap_or_default();
     let malformed = |error: serde_json::Error| damaged(&path.join(CONFIG), error.to_string());
@@ -239,9 +255,11 @@ pub(crate) fn read_adapters(
         }
         problems = peft_problems(&serde_json::from_str(&text).map_err(malformed)?);
         let PeftConfig { lora_alpha, lora_dropout, use_rslora, .. } = config;
-        let alphas = config.alpha_pattern.clone().unwrap_or_default();
-        let is_name = |key: &String| key.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
-        if let Some(key) = alphas.keys().find(|key| !is_name(key)) {
+        let alphas = config.alpha_pattern.clone().unwrap_or_default().into_iter();
+        let alphas = alphas.map(|(key, alpha)| Ok((key, serde_json::from_value::<f64>(alpha)?)));
+        let alphas: Vec<(String, f64)> = alphas.collect::<Result<_, _>>().map_err(malformed)?;
+        let is_name = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+        if let Some((key, _)) = alphas.iter().find(|(key, _)| !is_name(key)) {
             return Err(refused(vec![format!(
                 "{CONFIG} has the pattern \"{key}\" in alpha_pattern; names are supported"
             )]));
@@ -262,32 +280,18 @@ pub(crate) fn read_adapters(
         match layer_and_part(&name) {
             Some((layer, part, is_turned)) if tensor.shape().len() == N_DIMENSIONS[part] => {
                 let read = tensor.read().map_err(cannot_read(&file))?;
-                let read = if is_turned { transposed(&read) } else { read };
+                let read = if is_turned { read.transposed() } else { read };
                 parts.entry(layer.to_owned()).or_default()[part] = Some(read);
             }
             _ => problems.push(format!("`{name}` is no part of an adapter of a linear layer")),
         }
     }
     problems.extend(peft.iter().flat_map(|config| config.contradictions(&parts)));
-    let mut theirs = BTreeMap::new();
-    for (layer, parts) in parts {
-        match parts {
-            [Some(a), Some(b), magnitude] => {
-                let scale = scale_of(&layer, a.shape[0]);
-                theirs.insert(layer, (ForeignAdapter { a, b, magnitude }, scale));
-            }
-            _ => problems.push(format!("`{layer}` has only one of its two matrices")),
-        }
-    }
-    if theirs.is_empty() && problems.is_empty() {
-        problems.push("there are none".to_owned());
-    }
+    let layers = assemble(parts, scale_of, &mut problems);
     if !problems.is_empty() {
         return Err(refused(problems));
     }
-    let layout = layout(family, Naming::Hf, model, vocab_size);
-    let table: Vec<Parameter> = Parameter::all(model, vocab_size).collect();
-    to_ours(&layout, &table, &theirs, dropout).map_err(refused)
+    Ok(ForeignAdapters { layers, dropout, principal: peft.and_then(|config| config.principal()) })
 }
 
 const N_DIMENSIONS: [usize; 3] = [2, 2, 1];
@@ -310,9 +314,58 @@ fn layer_and_part(name: &str) -> Option<(&str, usize, bool)> {
     Some((layer.strip_prefix(PREFIX).unwrap_or(layer), part, is_turned))
 }
 
-fn transposed(HostTensor { shape, values }: &HostTensor) -> HostTensor {
-    let [n_rows, n_columns] = [shape[0], shape[1]];
-    let at = |column: usize| (0..n_rows).map(move |row| row * n_columns + column);
-    let values = (0..n_columns).flat_map(at).map(|at| values[at]).collect();
-    HostTensor { shape: vec![n_columns, n_rows], values }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every key of PEFT 0.21.2's `LoraConfig` with a value other than its default, by whether it is refused. The others
+    /// are used, are said by the tensors, too, or matter only in training.
+    const KEYS: [(bool, &str); 2] = [
+        (
+            false,
+            r#"{"auto_mapping": {"base_model_class": "Mine"}, "peft_type": "LORA", "peft_version": "0.21.2",
+            "base_model_name_or_path": "a/b", "revision": "main", "inference_mode": true, "r": 16,
+            "target_modules": "all-linear", "exclude_modules": ["k_proj"], "lora_alpha": 32, "lora_dropout": 0.5,
+            "fan_in_fan_out": true, "use_rslora": true, "init_lora_weights": "gaussian", "layers_to_transform": [1],
+            "layers_pattern": "h", "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 2},
+            "megatron_core": "mine.core", "loftq_config": {"loftq_bits": 4}, "eva_config": {"rho": 1.5},
+            "corda_config": {"corda_method": "kpm"}, "lora_ga_config": {"scale": "unit"}, "use_dora": true,
+            "qalora_group_size": 8, "runtime_config": {"ephemeral_gpu_offload": true}, "ensure_weight_tying": true}"#,
+        ),
+        (
+            true,
+            r#"{"task_type": "SEQ_CLS", "bias": "lora_only", "modules_to_save": ["lm_head"],
+            "megatron_config": {"a": 1}, "trainable_token_indices": [7], "velora_config": {"scale": 2.0},
+            "alora_invocation_tokens": [1, 2], "use_qalora": true, "monteclora_config": {"num_samples": 2},
+            "layer_replication": [[0, 2]], "lora_bias": true, "target_parameters": ["experts.up"],
+            "use_bdlora": {"nblocks": 2}, "arrow_config": {"top_k": 2}, "kasa_config": {"beta": 1.0},
+            "key_of_tomorrow": 1}"#,
+        ),
+    ];
+
+    #[test]
+    fn every_key_of_peft_is_used_or_refused() {
+        let check = |key: &str, value: &Value, is_refused: bool| {
+            let said = peft_problems(&Map::from_iter([(key.to_owned(), value.clone())]));
+            assert_eq!(said.len(), usize::from(is_refused), "{key} = {value}: {said:?}");
+            assert!(said.iter().all(|said| said.contains(&format!("has {key} = {value}: "))), "{said:?}");
+            assert_eq!(peft_problems(&Map::from_iter([(key.to_owned(), Value::Null)])), [""; 0]);
+        };
+        let mut used: BTreeSet<String> = ["bias", "task_type"].map(str::to_owned).into(); // at some values
+        for (is_refused, keys) in KEYS {
+            let keys: Map<String, Value> = serde_json::from_str(keys).expect("an object");
+            keys.iter().for_each(|(key, value)| check(key, value, is_refused));
+            used.extend(keys.into_iter().map(|(key, _)| key).filter(|_| !is_refused));
+        }
+        let known: BTreeSet<String> = PEFT_KEYS.map(str::to_owned).into();
+        assert_eq!(used, known);
+        for init in ["pissa", "olora", "eva", "orthogonal", "mica"] {
+            check("init_lora_weights", &json!(init), false);
+        }
+        for init in ["pissa_niter_4", "loftq", "corda", "lora_ga", "of_tomorrow"] {
+            check("init_lora_weights", &json!(init), true);
+        }
+        check("init_lora_weights", &json!(false), false);
+        check("init_lora_weights", &json!(3), true);
+    }
 }

@@ -41,6 +41,7 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Opens a folder. The values of its tensors are read on demand.
 pub(super) fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     let folder = Folder::open(path)?;
+    adapter::refuse_adapters(&folder)?;
     let Some(map) = folder.json(CONFIG)? else {
         let entries = path.read_dir().map_err(cannot_read(path))?.flatten();
         let files = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "gguf"));
