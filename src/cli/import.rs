@@ -6,7 +6,7 @@ use super::args::program;
 use super::next::{export, has_template, next, talk};
 use super::print::note;
 use crate::format::{grouped, shell_word};
-use crate::interop::{self, Family, ForeignModel};
+use crate::interop::{self, Family, ForeignModel, Imported};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -14,7 +14,8 @@ pub(super) struct Args {
     /// Folder in the format of transformers (config.json, safetensors files, tokenizer.json), .gguf file, or
     /// hf:OWNER/NAME or hf:OWNER/NAME/FILE.gguf to download from the Hugging Face hub; @REVISION may follow NAME
     model: PathBuf,
-    /// Base run, if MODEL is a folder of adapters from PEFT or mlx-lm [default: MODEL is a whole model]
+    /// Base run, if MODEL is a folder of adapters from PEFT or mlx-lm, or a GGUF file of them [default: MODEL is a
+    /// whole model]
     #[arg(long, value_name = "RUN")]
     base: Option<PathBuf>,
     /// Run directory to create
@@ -51,7 +52,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         None => args.model.clone(),
     };
     let source = ForeignModel::open(&path)?;
-    let n_parameters = interop::import(&source, &origin, &args.run_dir, args.overwrite)?;
+    let Imported { n_parameters, left_out } = interop::import(&source, &origin, &args.run_dir, args.overwrite)?;
     let [parameters, vocabulary, context] =
         [n_parameters, source.vocab_size(), source.config.context_length].map(|n| grouped(n as u64));
     note(format!(
@@ -59,6 +60,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
          {context}",
         source.family
     ));
+    if let Some(token) = left_out {
+        note(format!("left out the token {token:?}: it fills batches in training, and the model has no row for it"));
+    }
     let (program, run) = (program(), shell_word(&args.run_dir));
     let is_chat = has_template(&args.run_dir);
     next(&[

@@ -104,6 +104,52 @@ fn sharded_models_are_read() {
     assert!(model.error().contains("does not name the files of tensors"), "{}", model.error());
 }
 
+#[test]
+fn double_precision_and_padding_without_row_are_read() {
+    let model = Model::of("llama");
+    let expected = bits(&model.open());
+    model.change(|tensors| {
+        for held in tensors.values_mut() {
+            let numbers = held.bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().expect("four bytes")));
+            held.bytes = numbers.flat_map(|x| f64::from(x).to_le_bytes()).collect();
+            held.dtype = Dtype::F64;
+        }
+    });
+    assert!(bits(&model.open()) == expected);
+
+    // The tokens that published models pad batches with, and no others, may lack a row.
+    let folder = Folder::new();
+    let rows = 62; // as many as the tokenizer has tokens
+    model.set(json!({ "vocab_size": rows })).change(|tensors| {
+        for name in ["model.embed_tokens.weight", "lm_head.weight"] {
+            let held = tensors.get_mut(name).expect("every Llama has it");
+            held.bytes.truncate(rows * held.shape[1] * 8);
+            held.shape[0] = rows;
+        }
+    });
+    let path = model.path().to_str().expect("UTF-8");
+    let arguments = ["import", path, "--run-dir", "runs/it", "--overwrite"];
+    let mut file: Value = serde_json::from_str(&model.open().tokenizer.json).expect("JSON");
+    let mut add = |id: usize, content: &str, config: Value| {
+        let token = json!({
+            "id": id, "content": content, "special": true, "normalized": false, "single_word": false, "lstrip": false,
+            "rstrip": false,
+        });
+        file["added_tokens"].as_array_mut().expect("a list").push(token);
+        model.write("tokenizer.json", file.to_string());
+        model.write("tokenizer_config.json", config.to_string());
+    };
+    add(rows, "[PAD]", json!({ "pad_token": { "content": "[PAD]" } }));
+    let said = folder.run(&arguments).exits(0).stderr;
+    assert!(said.contains("left out the token \"[PAD]\""), "{said}");
+    assert!(!folder.read("runs/it/tokenizer.json").contains("[PAD]"));
+    folder.succeed(&["generate", "runs/it", "--prompt", "b"]);
+    add(rows + 1, "<|end|>", json!({ "pad_token": "[PAD]", "eos_token": "<|end|>" }));
+    let said = folder.fail(&arguments);
+    assert!(said.contains(&format!("the tokenizer has {} ids, and each needs a row", rows + 2)), "{said}");
+    assert!(said.contains("resize_token_embeddings"), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn links_out_of_folder_are_refused_except_in_hub_cache() {

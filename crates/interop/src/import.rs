@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{ForeignModel, InteropError};
+use serde_json::Value;
+
+use super::{ForeignModel, InteropError, TokenizerFiles};
 use tinderbox_model::Dtype;
 use tinderbox_model::config::{ModelConfig, TokenizerConfig, TokenizerKind};
 use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
@@ -14,11 +16,20 @@ use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 /// memory.
 const EVALUATED_TOKENS: usize = 4096;
 
+/// An imported model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The number of parameters.
+    pub n_parameters: usize,
+    /// The token that the tokenizer goes without, if any: it fills batches, and the model has no row for it.
+    pub left_out: Option<String>,
+}
+
 /// Writes a model as the run `root`, replacing an old run if `overwrite`. `origin` names its source in the run's
-/// records. Returns the number of parameters.
-pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool) -> Result<usize, InteropError> {
+/// records.
+pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool) -> Result<Imported, InteropError> {
     RunDir::check_new(root, overwrite).map_err(in_the_way)?; // before reading gigabytes
-    let tokenizer = tokenizer(source)?;
+    let (tokenizer, left_out) = tokenizer(source)?;
     let config = config(source, &tokenizer, root)?;
     let model = source.parameters()?;
     let n_parameters = model.values().map(tinderbox_model::LazyTensor::n_numbers).sum();
@@ -31,7 +42,7 @@ pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool)
     };
     let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
     RunDir::create_with(root, overwrite, &config, &tokenizer, &checkpoint).map_err(in_the_way)?;
-    Ok(n_parameters)
+    Ok(Imported { n_parameters, left_out })
 }
 
 /// The type of most numbers, as `export --dtype` calls it: for quantized ones, the type with the most bits of those.
@@ -39,7 +50,7 @@ fn dtype(source: &ForeignModel) -> &'static str {
     let mut n_numbers = BTreeMap::new();
     for tensor in source.tensors.values() {
         let name = match tensor.dtype() {
-            Some(Dtype::F32) => "f32",
+            Some(Dtype::F32 | Dtype::F64) => "f32",
             Some(Dtype::F16) => "f16",
             Some(Dtype::Bf16) => "bf16",
             None => "q8_0",
@@ -56,18 +67,49 @@ fn in_the_way(error: RunError) -> InteropError {
     }
 }
 
-fn tokenizer(source: &ForeignModel) -> Result<Tokenizer, InteropError> {
-    let path = source.path.join(layout::TOKENIZER);
+/// The tokenizer, and a token that is left out of it.
+fn tokenizer(source: &ForeignModel) -> Result<(Tokenizer, Option<String>), InteropError> {
+    let TokenizerFiles { json, config } = &source.tokenizer;
     // An empty config is kept too: without a config, no text gets a BOS token.
-    let config = source.tokenizer.config.clone().unwrap_or_else(|| "{}".to_owned());
-    let tokenizer = Tokenizer::from_json(source.tokenizer.json.clone(), &path)?
-        .with_config(config, &source.path.join(TOKENIZER_CONFIG))?;
-    let (n_ids, n_rows) = (tokenizer.vocab_size(), source.vocab_size());
+    let config = config.clone().unwrap_or_else(|| "{}".to_owned());
+    let read = |json: String| {
+        let tokenizer = Tokenizer::from_json(json, &source.path.join(layout::TOKENIZER))?;
+        tokenizer.with_config(config.clone(), &source.path.join(TOKENIZER_CONFIG))
+    };
+    let n_rows = source.vocab_size();
+    let (mut tokenizer, mut left_out) = (read(json.clone())?, None);
+    let n_ids = tokenizer.vocab_size();
+    if n_ids > n_rows
+        && let Some((json, token)) = without_padding(json, &config, n_ids - 1)
+    {
+        (tokenizer, left_out) = (read(json)?, Some(token));
+    }
+    let n_ids = tokenizer.vocab_size();
     if n_ids > n_rows {
-        let problem = format!("vocab_size = {n_rows}: the tokenizer has {n_ids} ids, and each needs a row");
+        let problem = format!(
+            "vocab_size = {n_rows}: the tokenizer has {n_ids} ids, and each needs a row; the model's \
+             resize_token_embeddings of transformers adds rows"
+        );
         return Err(InteropError::Unsupported { path: source.path.clone(), problems: vec![problem] });
     }
-    Ok(tokenizer)
+    Ok((tokenizer, left_out))
+}
+
+/// A tokenizer without its last token, and that token, if it only fills batches. Some models were published without a
+/// row for it.
+fn without_padding(json: &str, config: &str, last: usize) -> Option<(String, String)> {
+    let config: Value = serde_json::from_str(config).ok()?;
+    let name = |key: &str| config[key].as_str().or_else(|| config[key]["content"].as_str());
+    let token = name("pad_token").filter(|token| ![name("bos_token"), name("eos_token")].contains(&Some(*token)))?;
+    let mut file: Value = serde_json::from_str(json).ok()?;
+    let added = file["added_tokens"].as_array_mut()?;
+    added.pop_if(|added| added["id"] == last && added["content"] == token)?;
+    match &mut file["model"]["vocab"] {
+        Value::Object(vocab) => drop(vocab.shift_remove(token)),
+        Value::Array(vocab) => drop(vocab.pop_if(|piece| piece[0] == token)),
+        _ => {}
+    }
+    Some((file.to_string(), token.to_owned()))
 }
 
 fn config(source: &ForeignModel, tokenizer: &Tokenizer, root: &Path) -> Result<Config, InteropError> {

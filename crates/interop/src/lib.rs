@@ -30,6 +30,6 @@ pub use adapter::{import_adapters, open_adapters};
 pub use error::InteropError;
 pub use families::Family;
 pub use foreign_model::{ForeignModel, TokenizerFiles};
-pub use import::import;
+pub use import::{Imported, import};
 pub use layout::Naming;
 pub use outgoing::Outgoing;

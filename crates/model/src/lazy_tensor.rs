@@ -25,6 +25,8 @@ pub enum Dtype {
     F16,
     /// bfloat16: 16 bits, the upper half of an f32.
     Bf16,
+    /// IEEE double precision, 64 bits, which is read as the nearest f32.
+    F64,
 }
 
 impl Dtype {
@@ -33,12 +35,15 @@ impl Dtype {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::F64 => 8,
         }
     }
 
     /// Appends the numbers that `bytes` encode to `values`.
+    #[allow(clippy::cast_possible_truncation, reason = "numbers on the host are f32")]
     pub fn decode(self, bytes: &[u8], values: &mut Vec<f32>) {
         match self {
+            Self::F64 => values.extend(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32)),
             Self::F32 => values.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
             Self::Bf16 => values.extend(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32())),
             Self::F16 => {
@@ -54,6 +59,7 @@ impl Dtype {
     pub fn encode(self, values: &[f32], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => put(values, bytes, |x| x.to_le_bytes()),
+            Self::F64 => put(values, bytes, |x| f64::from(*x).to_le_bytes()),
             Self::Bf16 => put(values, bytes, |x| bf16::from_f32(*x).to_le_bytes()),
             Self::F16 => {
                 let mut numbers = vec![f16::ZERO; values.len()];

@@ -213,6 +213,7 @@ fn library_dtype(dtype: Dtype) -> safetensors::Dtype {
         Dtype::F32 => safetensors::Dtype::F32,
         Dtype::F16 => safetensors::Dtype::F16,
         Dtype::Bf16 => safetensors::Dtype::BF16,
+        Dtype::F64 => safetensors::Dtype::F64,
     }
 }
 

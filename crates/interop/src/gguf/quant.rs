@@ -93,7 +93,7 @@ tensor_types! {
 impl From<Dtype> for TensorType {
     fn from(dtype: Dtype) -> Self {
         match dtype {
-            Dtype::F32 => Self::F32,
+            Dtype::F32 | Dtype::F64 => Self::F32,
             Dtype::F16 => Self::F16,
             Dtype::Bf16 => Self::Bf16,
         }

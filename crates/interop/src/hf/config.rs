@@ -63,6 +63,7 @@ pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: BosEos) -> Value {
         Dtype::F32 => "float32",
         Dtype::F16 => "float16",
         Dtype::Bf16 => "bfloat16",
+        Dtype::F64 => "float64",
     };
     let common = json!({
         "architectures": [model.family.hf.class],

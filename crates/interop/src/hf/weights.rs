@@ -98,7 +98,8 @@ pub(super) fn open_file(path: &Path) -> Result<Tensors, InteropError> {
         safetensors::Dtype::F32 => Ok(Some(Dtype::F32)),
         safetensors::Dtype::F16 => Ok(Some(Dtype::F16)),
         safetensors::Dtype::BF16 => Ok(Some(Dtype::Bf16)),
-        other => Err(format!("`{name}` holds {other:?}; F32, F16 and BF16 are supported")),
+        safetensors::Dtype::F64 => Ok(Some(Dtype::F64)),
+        other => Err(format!("`{name}` holds {other:?}; F32, F16, BF16 and F64 are supported")),
     })
     .map_err(|error| match error {
         OpenTensorsError::Read(source) => cannot_read(path)(source),
