@@ -35,6 +35,7 @@ mod faults;
 mod finetune;
 mod first_contact;
 mod fixtures;
+mod flags;
 mod further;
 mod generation;
 mod gguf;
