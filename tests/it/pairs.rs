@@ -822,6 +822,9 @@ fn two_hundred_killed_runs_resume_exactly() {
             n_before_checkpoints += usize::from(!place.path("killed/last").is_file());
         }
         assert_same(&place, "whole", "killed");
+        if idx % 20 == 19 {
+            eprintln!("{} runs, {n_kills} kills", idx + 1);
+        }
     }
     eprintln!(
         "200 runs, {n_kills} kills, {n_before_checkpoints} of them before a checkpoint; all ended with the same bytes"
