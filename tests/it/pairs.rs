@@ -1,5 +1,6 @@
 //! Whole runs with every pair of options, and what must be true of any of them; and random models.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -320,8 +321,10 @@ fn covering_runs(seed: u64) -> Vec<AnyRun> {
                 let allowed = levels(option).filter(|it| chosen.iter().all(|chosen| are_compatible(*it, *chosen)));
                 let is_new = |it: Choice, chosen: Choice| missing.contains(&(it.min(chosen), it.max(chosen)));
                 let n_new = |it: Choice| chosen.iter().filter(|chosen| is_new(it, **chosen)).count();
-                let best = allowed.map(|it| (n_new(it), random.below(1 << 16), it)).max();
-                chosen.push(best.expect("the default is allowed").2);
+                // The runs with spikes are long.
+                let chance = |random: &mut Random| random.below(1 << 16) * usize::from(OPTIONS[option].0 != "spikes");
+                let best = allowed.map(|it| (n_new(it), chance(&mut random), Reverse(it))).max();
+                chosen.push(best.expect("the default is allowed").2.0);
             }
             let has = |(one, other): &&(Choice, Choice)| chosen.contains(one) && chosen.contains(other);
             (missing.iter().filter(has).count(), chosen)
