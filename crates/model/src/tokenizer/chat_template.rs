@@ -3,7 +3,6 @@
 //! A template is Jinja as Hugging Face's `apply_chat_template` renders it, with the parts of Python that templates use.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, ValueKind, merge_maps};
