@@ -72,3 +72,6 @@ TINDERBOX=$tinderbox "$VENV/bin/python" scripts/finetune/compare_adapters.py \
 
 echo "== tokens, masks and texts of conversations against TRL and transformers"
 "$VENV/bin/python" scripts/finetune/compare_trl.py "$tinderbox" "$work/hf" "$work/trl"
+
+echo "== records in the forms that people publish against transformers"
+"$VENV/bin/python" scripts/finetune/compare_records.py "$tinderbox" "$work/smol" "$work/records"

@@ -23,10 +23,15 @@ pub(super) fn text_of(line: &[u8], field: &str) -> Result<String, String> {
             let cut = |name: &String| format!("\"{}\"", name.chars().take(MAX_NAME_LENGTH).collect::<String>());
             let names: Vec<String> = others.iter().map(cut).collect();
             let only = if names.is_empty() { "" } else { ", only " };
-            Err(format!(
-                "has no field \"{field}\"{only}{}\n  hint: data.text_field names the one that holds the text",
-                names.join(", ")
-            ))
+            let is_conversation =
+                |name: &String| ["messages", "conversations", "prompt", "instruction"].contains(&&**name);
+            let hint = match others.iter().any(is_conversation) {
+                true => {
+                    "`tinderbox finetune RUN --data FILE` reads records such as conversations; data.text_field names a text"
+                }
+                false => "data.text_field names the one that holds the text",
+            };
+            Err(format!("has no field \"{field}\"{only}{}\n  hint: {hint}", names.join(", ")))
         }
         Err(error) => {
             let hint = "JSON Lines is one object a line, such as {\"text\": \"...\"}; data.text_field names the field, and \
@@ -127,6 +132,7 @@ mod tests {
         for (line, expected) in [
             (&br#"{"id": {"a": ["]}"]}, "body": "x"}"#[..], r#"has no field "text", only "id", "body""#),
             (b"{}", r#"has no field "text""#),
+            (br#"{"messages": []}"#, "has no field \"text\", only \"messages\"\n  hint: `tinderbox finetune RUN"),
             (br#"{"text": null}"#, r#"is not an object with a text in its field "text""#),
             (br#"["a"]"#, "is not an object"),
             (br#""a""#, "is not an object"),
