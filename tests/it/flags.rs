@@ -7,7 +7,7 @@ use crate::finetune;
 use crate::fixtures::{Folder, Ran, files};
 
 /// Commands with their flags, each of which changes what the command prints or the files that it leaves.
-const COMMANDS: [(&str, &str, &[&str]); 13] = [
+const COMMANDS: [(&str, &str, &[&str]); 14] = [
     (
         "train",
         "tiny.toml --set train.max_steps=2",
@@ -27,7 +27,11 @@ const COMMANDS: [(&str, &str, &[&str]); 13] = [
             "--json",
         ],
     ),
-    ("finetune", "runs/base --data my.jsonl --print-config", &["--epochs 3", "--device ndarray"]),
+    (
+        "finetune",
+        "runs/base --data my.jsonl --print-config",
+        &["--epochs 3", "--device ndarray", "--map prompt=question"],
+    ),
     (
         "generate",
         "runs/base --max-new-tokens 9",
@@ -71,6 +75,7 @@ const COMMANDS: [(&str, &str, &[&str]); 13] = [
     ),
     ("chat", "runs/base --weights int8 --max-new-tokens 40", &["--activations int8"]),
     ("eval", "runs/base", &["--json"]),
+    ("eval", "runs/base --data alpaca.jsonl --json", &["--map input=source"]),
     ("eval", "runs/base --weights int8 --json", &["--activations int8"]),
     ("export", "runs/tuned --to hf", &["--dtype bf16", "--adapter", "--output new"]),
     ("merge", "runs/tuned", &["--run-dir runs/new", "--adapter runs/tuned"]),
@@ -104,6 +109,7 @@ fn every_flag_changes_something_or_is_refused() {
     let tune = ["--set", "train.max_steps=4", "--set", "optimizer.learning_rate=0.1", "--no-comparison"];
     folder.succeed(&[&["finetune", "runs/base", "--data", "my.jsonl", "--run-dir", "runs/tuned"], &tune[..]].concat());
     folder.write("some.txt", "The hen was 7 old.\n".repeat(9));
+    folder.write("alpaca.jsonl", "{\"instruction\": \"is it\", \"output\": \"yes\", \"source\": \"3\"}\n".repeat(9));
     folder.write("schema.json", r#"{"type": "object", "properties": {"a": {"enum": [1, 2]}}}"#);
     let place = files(&folder.path(""));
     let mut given: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
