@@ -205,8 +205,8 @@ impl Stored {
         }
         key.update(sha256);
         key.update(format!("{:?} {max_tokens} {:?}", finetune.train_on, generate.ends(tokenizer)));
-        key.update(format!("{:?} {:?}", finetune.map, finetune.ignored_fields));
-        key.update(sources.iter().map(|source| format!("{:?}", source.text_field)).collect::<String>());
+        let text_fields: Vec<&String> = sources.iter().map(|source| &source.text_field).collect();
+        key.update(format!("{:?} {:?} {text_fields:?}", finetune.map, finetune.ignored_fields));
         let store = Store { cache: &cache, key: key.finalize().into(), vocab_size: tokenizer.vocab_size() };
         let path = &sources[0].path;
         let found = if let Some(found) = store.open()? {

@@ -61,7 +61,9 @@ impl Conversation {
             }
             self.messages.clear();
         }
-        messages.into_iter().for_each(|message| self.add(message));
+        for message in messages {
+            self.add(message);
+        }
         Ok(())
     }
 }
@@ -111,7 +113,7 @@ impl Fields<'_> {
             return self.preference(fields);
         }
         if let Some(name) = CONVERSATIONS.into_iter().find(|name| fields.contains_key(*name)) {
-            let mut conversation = self.context(fields)?;
+            let mut conversation = context(fields)?;
             let Some(Part::Messages(messages)) = self.part(fields, name, "user")? else {
                 return Err(format!("has no list in its field \"{name}\"\n  hint: a message is {MESSAGE}"));
             };
@@ -123,7 +125,7 @@ impl Fields<'_> {
             return Ok(Record::Messages(conversation));
         }
         if QUESTIONS.iter().chain(&ANSWERS).any(|name| fields.contains_key(*name)) {
-            let context = self.context(fields)?;
+            let before = context(fields)?;
             let question = self.question(fields)?;
             let Some(name) = ANSWERS.into_iter().find(|name| fields.contains_key(*name)) else {
                 return Err(format!("has no field \"{}\"\n  {FORMS}", ANSWERS[0]));
@@ -133,7 +135,7 @@ impl Fields<'_> {
                 // Alpaca's data repeat both as one text.
                 take_if(fields, "text", |text| text.as_str().is_some_and(|text| text.contains(&**answer)));
             }
-            return joined(context, question, answer);
+            return joined(before, question, answer);
         }
         match fields.remove("text") {
             Some(Value::String(text)) => Ok(Record::Text(text)),
@@ -151,8 +153,10 @@ impl Fields<'_> {
         let about: &[&str] = if name == "instruction" { &["input", "context"] } else { &["input"] };
         if let Part::Text(question) = &mut question {
             for name in about {
-                let about = text(fields, name)?.filter(|about| !about.is_empty());
-                about.into_iter().for_each(|about| *question += &format!("\n\n{about}"));
+                if let Some(about) = text(fields, name)?.filter(|about| !about.is_empty()) {
+                    *question += "\n\n";
+                    *question += &about;
+                }
             }
         }
         Ok(question)
@@ -163,7 +167,7 @@ impl Fields<'_> {
         // Some data sets repeat the better conversation.
         let chosen = fields.get("chosen").cloned().unwrap_or_default();
         take_if(fields, "messages", |messages| *messages == chosen);
-        let context = self.context(fields)?;
+        let before = context(fields)?;
         let mut question = None;
         if let Some(name) = CONVERSATIONS.into_iter().find(|name| fields.contains_key(*name)) {
             question = self.part(fields, name, "user")?;
@@ -174,53 +178,20 @@ impl Fields<'_> {
             let Some(answer) = self.part(fields, name, "assistant")? else {
                 return Err(format!("has no field \"{name}\"\n  {FORMS}"));
             };
-            let context = context.clone();
+            let before = before.clone();
             let record = match (&question, answer) {
-                (Some(question), answer) => joined(context, after(question, &answer, name)?, answer),
-                (None, Part::Text(text)) => self.dialogue(context, &text).ok_or_else(|| {
+                (Some(question), answer) => joined(before, after(question, &answer, name)?, answer),
+                (None, Part::Text(text)) => self.dialogue(before, &text).ok_or_else(|| {
                     format!(
                         "has no field \"prompt\", and its field \"{name}\" is neither a list of messages nor a dialogue of \
                          \"\\n\\nHuman: \" and \"\\n\\nAssistant: \"\n  {FORMS}"
                     )
                 }),
-                (None, answer) => joined(context, Part::Messages(Vec::new()), answer),
+                (None, answer) => joined(before, Part::Messages(Vec::new()), answer),
             };
             record.map(Box::new)
         };
         Ok(Record::Preference([answer("chosen")?, answer("rejected")?]))
-    }
-
-    /// What stands before the question: the system's message, earlier turns, and variables of the template.
-    fn context(&self, fields: &mut Object) -> Result<Conversation, String> {
-        let mut conversation = Conversation::default();
-        if let Some(sent) = fields.remove("tools") {
-            let tools = tools(sent)?;
-            conversation.variables.extend((!tools.is_empty()).then(|| ("tools".to_owned(), tools.into())));
-        }
-        match fields.remove("chat_template_kwargs").map(of_text) {
-            None => {}
-            Some(Value::Object(variables)) => conversation.variables.extend(variables),
-            Some(_) => {
-                let hint = "it holds variables of the chat template, such as {\"enable_thinking\": false}";
-                return Err(format!("has no object in its field \"chat_template_kwargs\"\n  hint: {hint}"));
-            }
-        }
-        for name in ["system", "system_prompt"] {
-            let system = text(fields, name)?.filter(|system| !system.is_empty());
-            system.into_iter().for_each(|system| conversation.add(Message::new("system", &system)));
-        }
-        let turns = fields.remove("history").map(of_text);
-        let rule = "has no list of earlier turns, each [QUESTION, ANSWER], in its field \"history\"\n  hint: such as \
-                    [[\"Hi\", \"Hello!\"]]";
-        for turn in turns.map_or(Some(Vec::new()), |turns| turns.as_array().cloned()).ok_or(rule)? {
-            let [question, answer] = turn.as_array().map_or(&[][..], Vec::as_slice) else {
-                return Err(rule.to_owned());
-            };
-            let (question, answer) = question.as_str().zip(answer.as_str()).ok_or(rule)?;
-            conversation.add(Message::new("user", question));
-            conversation.add(Message::new("assistant", answer));
-        }
-        Ok(conversation)
     }
 
     /// Takes a field: a text, a list of messages or its JSON, or one message.
@@ -289,6 +260,40 @@ impl Fields<'_> {
             )),
         }
     }
+}
+
+/// What stands before the question: the system's message, earlier turns, and variables of the template.
+fn context(fields: &mut Object) -> Result<Conversation, String> {
+    let mut conversation = Conversation::default();
+    if let Some(sent) = fields.remove("tools") {
+        let tools = tools(sent)?;
+        conversation.variables.extend((!tools.is_empty()).then(|| ("tools".to_owned(), tools.into())));
+    }
+    match fields.remove("chat_template_kwargs").map(of_text) {
+        None => {}
+        Some(Value::Object(variables)) => conversation.variables.extend(variables),
+        Some(_) => {
+            let hint = "it holds variables of the chat template, such as {\"enable_thinking\": false}";
+            return Err(format!("has no object in its field \"chat_template_kwargs\"\n  hint: {hint}"));
+        }
+    }
+    for name in ["system", "system_prompt"] {
+        if let Some(system) = text(fields, name)?.filter(|system| !system.is_empty()) {
+            conversation.add(Message::new("system", &system));
+        }
+    }
+    let turns = fields.remove("history").map(of_text);
+    let rule = "has no list of earlier turns, each [QUESTION, ANSWER], in its field \"history\"\n  hint: such as \
+                [[\"Hi\", \"Hello!\"]]";
+    for turn in turns.map_or(Some(Vec::new()), |turns| turns.as_array().cloned()).ok_or(rule)? {
+        let [question, answer] = turn.as_array().map_or(&[][..], Vec::as_slice) else {
+            return Err(rule.to_owned());
+        };
+        let (question, answer) = question.as_str().zip(answer.as_str()).ok_or(rule)?;
+        conversation.add(Message::new("user", question));
+        conversation.add(Message::new("assistant", answer));
+    }
+    Ok(conversation)
 }
 
 /// The question, or nothing if the answer is a whole conversation that begins with it.
@@ -393,7 +398,6 @@ mod tests {
     fn record_forms_follow_from_fields() {
         let none = || json!({});
         let talk = |messages: &[&str]| conversation(messages, json!({}));
-        let pair = |answers: [Record; 2]| Record::Preference(answers.map(Box::new));
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": 2}}});
         let call = r#"{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{"z":1,"a":2}}}]}"#;
         for (line, expected) in [
@@ -451,6 +455,16 @@ mod tests {
                     none(),
                 ),
             ),
+        ] {
+            assert_eq!(format!("{:?}", parsed(line).expect(line)), format!("{expected:?}"), "in this order: {line}");
+        }
+    }
+
+    #[test]
+    fn preferences_have_questions_or_whole_conversations() {
+        let talk = |messages: &[&str]| conversation(messages, json!({}));
+        let pair = |answers: [Record; 2]| Record::Preference(answers.map(Box::new));
+        for (line, expected) in [
             (
                 r#"{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "chosen-rating": 2}"#,
                 pair([completion("a", "b"), completion("a", "c")]),
@@ -481,7 +495,7 @@ mod tests {
                 ]),
             ),
         ] {
-            assert_eq!(format!("{:?}", parsed(line).expect(line)), format!("{expected:?}"), "in this order: {line}");
+            assert_eq!(parsed(line).expect(line), expected, "{line}");
         }
         let dialogue = r#"{"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}"#;
         let [chosen, rejected] = [" b", " c"].map(|answer| completion("\n\nHuman: a\n\nAssistant:", answer));
