@@ -21,8 +21,10 @@ from transformers import (
     AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.utils.logging import disable_progress_bar
 
 warnings.simplefilter("ignore")
+disable_progress_bar()
 TINDERBOX, WORK = sys.argv[1], Path(sys.argv[2])
 LIMIT = 1e-4
 N = 256
@@ -34,7 +36,7 @@ LLAMA = {
 }
 BASES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**COMMON, **LLAMA)),
-    "llama-bias": lambda: LlamaForCausalLM(LlamaConfig(**COMMON, **LLAMA, attention_bias=True)),
+    "llama-bias": lambda: LlamaForCausalLM(LlamaConfig(**COMMON, **LLAMA, attention_bias=True, mlp_bias=True)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**COMMON, n_embd=48, n_layer=2, n_head=4, n_positions=64)),
     "phi3": lambda: Phi3ForCausalLM(Phi3Config(**COMMON, **LLAMA)),
 }

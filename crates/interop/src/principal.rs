@@ -155,7 +155,9 @@ fn orthonormalize(vector: &mut [f64], basis: &[Vec<f64>]) -> f64 {
     }
     let length = dot(vector, vector).sqrt();
     if length > 0.0 {
-        vector.iter_mut().for_each(|x| *x /= length);
+        for x in vector {
+            *x /= length;
+        }
     }
     length
 }

@@ -354,7 +354,9 @@ mod tests {
         let mut used: BTreeSet<String> = ["bias", "task_type"].map(str::to_owned).into(); // at some values
         for (is_refused, keys) in KEYS {
             let keys: Map<String, Value> = serde_json::from_str(keys).expect("an object");
-            keys.iter().for_each(|(key, value)| check(key, value, is_refused));
+            for (key, value) in &keys {
+                check(key, value, is_refused);
+            }
             used.extend(keys.into_iter().map(|(key, _)| key).filter(|_| !is_refused));
         }
         let known: BTreeSet<String> = PEFT_KEYS.map(str::to_owned).into();
