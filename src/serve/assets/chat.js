@@ -164,7 +164,7 @@ export function chat(main, run, about, all) {
         if (usage) {
           reply.n = usage.completion_tokens;
           const left = about.context_length - usage.total_tokens;
-          const isLong = end === "length" ? "; cut there" : "";
+          const isLong = end === "length" ? "; cut at the limit" : "";
           update(reply.name === run.name ? `${isLong}; ${left.toLocaleString("en")} of ${about.context_length.toLocaleString("en")} tokens are left` : isLong);
         } else if (text !== "") {
           update();
