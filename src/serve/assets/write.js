@@ -6,11 +6,12 @@ import { ask, editor, events, field, keep, latest, percent, slider, state, statu
 import { Branches } from "./branches.js";
 import { checkpoints } from "./checkpoints.js";
 
-const DEFAULTS = { prompt: "", temperature: 0.8, top_p: 1, seed: 1, tokens: 60, step: -1 };
+const DEFAULTS = { seed: 1, tokens: 60, step: -1 };
 const N_TOP = 20; // the API's maximum
 
 export function write(main, run, about) {
-  const defaults = { ...DEFAULTS, prompt: about.prompt };
+  const { temperature, top_p } = about.sampling;
+  const defaults = { ...DEFAULTS, prompt: about.prompt, temperature, top_p };
   const now = state(defaults);
   const status = statusLine();
   const area = editor("Text", now.prompt, (text) => changed(text));
