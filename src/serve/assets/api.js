@@ -86,16 +86,26 @@ export async function answering(model, hasChat, other, messages, signal) {
 
 /** The delay before a request to a busy server is repeated. */
 const RETRY_MS = 200;
+/** The delay before a request is sent, so that one is sent for several keys. */
+const PAUSE_MS = 120;
 
 /**
- * Wraps `work(signal, ...arguments)`: a new call aborts the one before it. Errors are shown in `status`; while the server
- * is busy, the call is repeated.
+ * Wraps `work(signal, ...arguments)`: a new call aborts the one before it. Errors are shown in `status`, and after a second
+ * how long it takes; while the server is busy, the call is repeated.
  */
 export function latest(status, work) {
   let present = null;
   return async (...given) => {
     present?.abort();
     const mine = (present = new AbortController());
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+    const begun = performance.now();
+    const clock = setInterval(() => {
+      const s = Math.floor((performance.now() - begun) / 1000);
+      if (present === mine && s > 0) {
+        page.set(status, { "data-busy": `computing, ${s} s` });
+      }
+    }, 250);
     for (let isBusy = true; isBusy && present === mine; ) {
       isBusy = false;
       try {
@@ -112,6 +122,10 @@ export function latest(status, work) {
       if (isBusy) {
         await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       }
+    }
+    clearInterval(clock);
+    if (present === mine) {
+      page.set(status, { "data-busy": null });
     }
   };
 }

@@ -117,7 +117,10 @@ fn chat_view_shows_what_the_api_says_of_an_answer() {
     let n = number(&response["usage"]["completion_tokens"]);
     let left = 64.0 - number(&response["usage"]["total_tokens"]);
     let facts = browser.texts(".turn .hint")[0].clone();
-    assert!(facts.starts_with(&format!("{n} tokens, ")) && facts.contains(" per second; cut at the limit; "), "{facts}");
+    assert!(
+        facts.starts_with(&format!("{n} tokens, ")) && facts.contains(" per second; cut at the limit; "),
+        "{facts}"
+    );
     assert!(facts.ends_with(&format!("; {left} of 64 tokens are left")), "{facts}");
     // The probability of each token, and the likeliest at its place.
     click(&mut browser, "Tokens");

@@ -156,6 +156,13 @@ fn look_view_switches_heads_off_and_on() {
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/why?prompt=The+cat"));
     browser.wait_for("document.querySelectorAll('section.sheet .cells [role=cell]').length > 0");
     look_around(&mut browser, "why");
+    // Several keys are one request for each section, and one that takes long says so.
+    browser.evaluate("window.n = 0; window.fetch = () => ((window.n += 1), new Promise(() => {}))");
+    let type_three = "(() => { const it = document.querySelector('textarea'); \
+                      for (const c of 'abc') { it.value += c; it.dispatchEvent(new Event('input')); } })()";
+    browser.evaluate(type_three);
+    browser.wait_for("/^computing, \\d+ s$/.test(document.querySelector('.status').dataset.busy)");
+    assert_eq!(browser.evaluate("window.n"), 2);
     server.kill();
 }
 
