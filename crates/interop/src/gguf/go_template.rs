@@ -39,15 +39,15 @@ enum Place {
 /// The chat template of a model that is used with these settings, in Go; `None` if it has none, or one that differs in more
 /// than the texts around messages.
 pub fn go_template(tokenizer: &Tokenizer, config: &GenerateConfig) -> Option<String> {
-    let renderer = ChatRenderer::of(tokenizer)?;
+    let jinja = ChatRenderer::of(tokenizer)?;
     // ollama's runner puts it before the prompt
     let bos = tokenizer.bos().map(|id| tokenizer.piece(id)).unwrap_or_default();
     let rendered = |messages: &[Message]| -> Option<String> {
-        let text = renderer.render(messages, true, &Map::new()).ok()?;
+        let text = jinja.render(messages, true, &Map::new()).ok()?;
         Some(text.strip_prefix(&*bos).unwrap_or(&text).to_owned())
     };
     let stops: Vec<String> = config.ends(tokenizer).iter().map(|id| tokenizer.piece(*id)).collect();
-    let layout = Layout::read(&rendered, &stops)?;
+    let layout = Layout::read(rendered, &stops)?;
     let has_system = rendered(&conversation(true, 1)).is_some();
     let is_written =
         [(false, 1), (false, 3), (false, 5), (true, 1), (true, 3), (true, 5)].into_iter().all(|(system, n)| {
@@ -93,18 +93,17 @@ impl Layout {
         let (answer, question) = between.split_at(at);
         let with_system = rendered(&conversation(true, 3));
         let words = [SYSTEM, TURNS[0], TURNS[1], TURNS[2]];
-        let (place, system) = match &with_system {
-            None => (Place::InFirstQuestion, ["", "\n\n"]),
-            Some(text) => match around(text, &words) {
-                Some(parts) => match parts[1].strip_suffix(question) {
-                    Some(after) => (Place::Before, [parts[0], after]),
-                    None => (Place::InFirstQuestion, [parts[0].strip_prefix(first)?, parts[1]]),
-                },
-                None => {
-                    let parts = around(text, &[TURNS[0], TURNS[1], SYSTEM, TURNS[2]])?;
-                    (Place::InLastQuestion, [parts[2].strip_prefix(between)?, parts[3]])
-                }
-            },
+        let text = with_system.as_deref().unwrap_or_default();
+        let (place, system) = if with_system.is_none() {
+            (Place::InFirstQuestion, ["", "\n\n"])
+        } else if let Some(parts) = around(text, &words) {
+            match parts[1].strip_suffix(question) {
+                Some(after) => (Place::Before, [parts[0], after]),
+                None => (Place::InFirstQuestion, [parts[0].strip_prefix(first)?, parts[1]]),
+            }
+        } else {
+            let parts = around(text, &[TURNS[0], TURNS[1], SYSTEM, TURNS[2]])?;
+            (Place::InLastQuestion, [parts[2].strip_prefix(between)?, parts[3]])
         };
         Some(Self {
             head: first.strip_suffix(question)?.to_owned(),

@@ -36,11 +36,12 @@ pub(super) enum Template {
 pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usize, template: &Template) -> String {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop, .. } = config;
     let mut file = format!("{FIRST_LINE}\nFROM ./{gguf}\n");
-    file += &match template {
+    let template = match template {
         Template::Verbatim => "TEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n".to_owned(),
         Template::Go(template) => format!("{WITHOUT_TOOLS}TEMPLATE \"\"\"{template}\"\"\"\n"),
         Template::Jinja => ONLY_JINJA.to_owned(),
     };
+    file.push_str(&template);
     let parameters = [
         ("num_ctx", context_length.to_string()),
         ("num_predict", max_new_tokens.to_string()),
