@@ -97,6 +97,90 @@ def with_schema(quote):
     return {"response_format": {"type": "json_schema", "json_schema": schema}, "logit_bias": {str(quote): 4}}
 
 
+# Values of the fields of the openai package's types that change nothing, and fields that are refused: each field of a
+# type must be in one of them.
+TEXT = {"type": "text"}
+SAMPLING = {"temperature": 1, "top_p": 1, "seed": 3, "user": "me", "stream": False}
+CACHE = {"prompt_cache_key": "a", "prompt_cache_options": {}, "prompt_cache_retention": "24h", "safety_identifier": "me"}
+PENALTIES = {"frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}, "n": 1, "stop": [], "stream_options": None}
+NEUTRAL = {
+    "/v1/completions": {
+        **SAMPLING, **PENALTIES, "prompt": "Once", "best_of": 1, "echo": False, "logprobs": None, "max_tokens": 3,
+        "suffix": None,
+    },
+    "/v1/chat/completions": {
+        **SAMPLING, **CACHE, **PENALTIES, "messages": QUESTION, "audio": None, "function_call": "none", "functions": [],
+        "logprobs": False, "max_completion_tokens": 3, "max_tokens": 3, "metadata": {"a": "b"}, "modalities": ["text"],
+        "moderation": None, "parallel_tool_calls": True, "prediction": {"type": "content", "content": "a"},
+        "reasoning_effort": "low", "response_format": TEXT, "service_tier": "auto", "store": False, "tool_choice": "none",
+        "tools": [], "top_logprobs": 0, "verbosity": "medium", "web_search_options": None,
+    },
+    "/v1/responses": {
+        **SAMPLING, **CACHE, "input": "Who?", "background": False, "conversation": None, "include": [],
+        "instructions": None, "max_output_tokens": 3, "max_tool_calls": 1, "metadata": {}, "moderation": None,
+        "parallel_tool_calls": True, "previous_response_id": None, "prompt": None, "reasoning": {"effort": None},
+        "service_tier": "default", "store": False, "stream_options": None, "text": {"format": TEXT, "verbosity": "medium"},
+        "tool_choice": "auto", "tools": [], "top_logprobs": 0, "truncation": "disabled",
+    },
+    "/v1/embeddings": {"input": "Once", "encoding_format": "float", "user": "me"},
+}
+REFUSED_FIELDS = {
+    "/v1/completions": {"best_of": 2, "suffix": "a"},
+    "/v1/chat/completions": {
+        "audio": {"voice": "alloy", "format": "mp3"}, "moderation": {"model": "a"}, "web_search_options": {}, "store": True,
+        "modalities": ["text", "audio"], "service_tier": "priority", "verbosity": "high", "functions": [{"name": "f"}],
+        "top_logprobs": 2,
+    },
+    "/v1/responses": {
+        "access_programs": {}, "background": True, "background_options": {}, "context_management": [{"type": "a"}],
+        "conversation": "a", "image": {}, "include": ["message.output_text.logprobs"], "moderation": {"model": "a"},
+        "previous_response_id": "resp_1", "prompt": {"id": "a"}, "tools": [WEATHER], "tool_choice": "required",
+        "top_logprobs": 2, "truncation": "auto", "reasoning": {"summary": "auto"},
+    },
+    "/v1/embeddings": {"dimensions": 3},
+}
+
+
+def check_fields(url):
+    import typing
+
+    from openai.types import completion_create_params, embedding_create_params
+    from openai.types.chat import completion_create_params as chat_create_params
+    from openai.types.responses import response_create_params
+
+    types = {
+        "/v1/completions": completion_create_params.CompletionCreateParamsNonStreaming,
+        "/v1/chat/completions": chat_create_params.CompletionCreateParamsNonStreaming,
+        "/v1/responses": response_create_params.ResponseCreateParamsNonStreaming,
+        "/v1/embeddings": embedding_create_params.EmbeddingCreateParams,
+    }
+    checks = Checks("fields of the openai package's types")
+
+    def post(path, body):
+        request = urllib.request.Request(url + path, json.dumps(body).encode())
+        return json.load(urllib.request.urlopen(request))
+
+    def known(path):
+        unknown = set(typing.get_type_hints(types[path])) - {"model"} - set(NEUTRAL[path]) - set(REFUSED_FIELDS[path])
+        assert not unknown, unknown
+
+    def refused(path, field, value):
+        needed = {name: NEUTRAL[path][name] for name in ("prompt", "messages", "input") if name in NEUTRAL[path]}
+        try:
+            post(path, {**needed, field: value})
+        except urllib.error.HTTPError as error:
+            assert error.code == 400 and json.load(error)["error"]["param"] == field, error
+            return
+        raise AssertionError("it is taken")
+
+    for path in types:
+        checks(f"{path}: all fields are known", lambda: known(path))
+        checks(f"{path}: values that change nothing", lambda: post(path, NEUTRAL[path]))
+        for field, value in REFUSED_FIELDS[path].items():
+            checks(f"{path}: {field}", lambda: refused(path, field, value))
+    return checks.end()
+
+
 def check_openai(url, model, quote):
     import openai
     import pydantic
@@ -389,7 +473,7 @@ def check_clients(work, server):
         with urllib.request.urlopen(urllib.request.Request(f"{url}/tokenize", body)) as response:
             quote = json.load(response)["tokens"][0]
         parts = [
-            check_openai(url, model, quote), check_litellm(url, model, quote), check_langchain(url, model, quote),
+            check_fields(url), check_openai(url, model, quote), check_litellm(url, model, quote), check_langchain(url, model, quote),
             check_open_webui(url, model),
         ]
     assert all(parts), "a client fails"
