@@ -154,15 +154,23 @@ fn base_and_adapters_share_a_batch() {
         }
     }
     // An adapter's run has stop tokens of its own; ids are bytes.
-    let stop = *one[0].trim_end().as_bytes().last().expect("it writes something");
-    let prompt = prompts[0];
-    let config = folder.read("runs/one/config.toml");
-    folder.write("runs/one/config.toml", config.replace("stop_token_ids = []", &format!("stop_token_ids = [{stop}]")));
-    let before = one[0].split(char::from(stop)).next().expect("a text has a first part");
-    let arguments = ["generate", "runs/base", "--prompt", prompt, "--temperature", "0", "--adapter", "runs/one"];
+    let mut texts = [("one", one), ("two", two)].into_iter().flat_map(|(name, texts)| {
+        prompts.iter().zip(base).zip(texts).map(move |((prompt, base), text)| (name, *prompt, base, text))
+    });
+    let (name, prompt, base, text) =
+        texts.find(|(.., text)| !text.is_empty() && text.is_ascii()).expect("an adapter writes something");
+    let stop = *text.as_bytes().last().expect("the text is not empty");
+    let (run, model) = (format!("runs/{name}"), format!("base+{name}"));
+    let config = folder.read(&format!("{run}/config.toml"));
+    folder.write(
+        &format!("{run}/config.toml"),
+        config.replace("stop_token_ids = []", &format!("stop_token_ids = [{stop}]")),
+    );
+    let before = text.split(char::from(stop)).next().expect("a text has a first part");
+    let arguments = ["generate", "runs/base", "--prompt", prompt, "--temperature", "0", "--adapter", &run];
     assert_eq!(folder.succeed(&arguments).trim_end(), format!("{prompt}{before}").trim_end());
-    let (server, port) = program(&folder, &["runs/base", "--adapter", "runs/one"]);
-    for (model, text) in [("base+one", before), ("base", &*base[0])] {
+    let (server, port) = program(&folder, &["runs/base", "--adapter", &run]);
+    for (model, text) in [(&*model, before), ("base", base.as_str())] {
         let body = json!({"model": model, "prompt": prompt, "max_tokens": 30, "temperature": 0});
         assert_eq!(super::text(&ask(port, "POST", "/v1/completions", &body).json(200), 0), text);
     }

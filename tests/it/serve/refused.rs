@@ -27,7 +27,7 @@ fn invalid_fields_are_named() {
     let text_part =
         |more: Value| json!([{"role": "user", "content": [changed(&json!({"type": "text", "text": "a"}), more)]}]);
     let with_call = |function: Value| json!([{"role": "assistant", "tool_calls": [{"function": function}]}]);
-    let called = json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]);
+    let called = json!([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}]);
     let integer = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
     // Rules beyond the schemas of `/openapi.json`, whose fields `document_matches_the_accepted_values` tries.
     for (path, valid, field, value) in [
