@@ -161,11 +161,9 @@ fn base_and_adapters_share_a_batch() {
         texts.find(|(.., text)| !text.is_empty() && text.is_ascii()).expect("an adapter writes something");
     let stop = *text.as_bytes().last().expect("the text is not empty");
     let (run, model) = (format!("runs/{name}"), format!("base+{name}"));
-    let config = folder.read(&format!("{run}/config.toml"));
-    folder.write(
-        &format!("{run}/config.toml"),
-        config.replace("stop_token_ids = []", &format!("stop_token_ids = [{stop}]")),
-    );
+    let config = format!("{run}/config.toml");
+    let stopping = folder.read(&config).replace("stop_token_ids = []", &format!("stop_token_ids = [{stop}]"));
+    folder.write(config, stopping);
     let before = text.split(char::from(stop)).next().expect("a text has a first part");
     let arguments = ["generate", "runs/base", "--prompt", prompt, "--temperature", "0", "--adapter", &run];
     assert_eq!(folder.succeed(&arguments).trim_end(), format!("{prompt}{before}").trim_end());

@@ -28,6 +28,7 @@ fn invalid_fields_are_named() {
         |more: Value| json!([{"role": "user", "content": [changed(&json!({"type": "text", "text": "a"}), more)]}]);
     let with_call = |function: Value| json!([{"role": "assistant", "tool_calls": [{"function": function}]}]);
     let called = json!([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}]);
+    let moded = json!({"type": "function", "function": {"name": "f"}, "mode": 1});
     let integer = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
     // Rules beyond the schemas of `/openapi.json`, whose fields `document_matches_the_accepted_values` tries.
     for (path, valid, field, value) in [
@@ -72,12 +73,7 @@ fn invalid_fields_are_named() {
         ("/v1/responses", &response, "text", json!({"format": {"type": "text"}, "verbosity": "low"})),
         ("/v1/responses", &response, "text", json!({"format": {"type": "text", "schema": {}}})),
         ("/v1/completions", &text, "response_format", json!({"type": "json_object", "strict": true})),
-        (
-            "/v1/chat/completions",
-            &chat,
-            "tool_choice",
-            json!({"type": "function", "function": {"name": "f"}, "mode": 1}),
-        ),
+        ("/v1/chat/completions", &chat, "tool_choice", moded),
         ("/v1/chat/completions", &chat, "messages", with_call(json!({"name": "f", "arguments": "{}", "novel": 1}))),
         ("/v1/responses", &response, "background", json!(true)),
         ("/v1/responses", &response, "include", json!(["reasoning.encrypted_content"])),
