@@ -7,7 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::MmapMut;
 
 use crate::gemm::{Row, Word};
 
@@ -15,7 +15,7 @@ use crate::gemm::{Row, Word};
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed rows of packed panels. The system allocates the memory of a mapping with huge pages when it is first touched.
+/// Zeroed rows of packed panels. The system allocates their memory when it is first touched.
 pub(crate) struct Pages<W = f32> {
     map: MmapMut,
     n_rows: usize,
@@ -30,13 +30,8 @@ impl<W: Word> Pages<W> {
     pub(crate) fn zeros(n_rows: usize) -> Self {
         let n_bytes = n_rows.checked_mul(size_of::<Row<W>>()).expect("the size fits an address space");
         // The system refuses an empty mapping.
-        let mut options = MmapOptions::new();
-        options.len(n_bytes.max(1));
-        #[cfg(target_os = "linux")]
-        if n_bytes < HUGE_PAGE {
-            options.populate(); // one call instead of a page fault every 4 KiB
-        }
-        let map = options.map_anon().unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
+        let map =
+            MmapMut::map_anon(n_bytes.max(1)).unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
         #[cfg(target_os = "linux")]
         if n_bytes >= HUGE_PAGE {
             map.advise(memmap2::Advice::HugePage).ok(); // if the system refuses, reading is only slower
