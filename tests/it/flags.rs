@@ -1,10 +1,11 @@
 //! A flag that is given changes something, or is refused by its name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::PathBuf;
 
 use crate::finetune;
-use crate::fixtures::{Folder, Ran, files};
+use crate::fixtures::{Folder, files};
 
 /// Commands with their flags, each of which changes what the command prints or the files that it leaves.
 const COMMANDS: [(&str, &str, &[&str]); 14] = [
@@ -78,7 +79,7 @@ const COMMANDS: [(&str, &str, &[&str]); 14] = [
     ("eval", "runs/base --data alpaca.jsonl --json", &["--map input=source"]),
     ("eval", "runs/base --weights int8 --json", &["--activations int8"]),
     ("export", "runs/tuned --to hf", &["--dtype bf16", "--adapter", "--output new"]),
-    ("merge", "runs/tuned", &["--run-dir runs/new", "--adapter runs/tuned"]),
+    ("merge", "runs/base --run-dir runs/new --adapter runs/tuned", &[]),
 ];
 
 /// Flags that change nothing here: other devices compute the same, proposals are kept only if they are right, the memory
@@ -86,20 +87,22 @@ const COMMANDS: [(&str, &str, &[&str]); 14] = [
 const SAME: [&str; 7] = ["--device", "--speculate", "--force", "--tui", "--overwrite", "--resume", "--help"];
 
 /// What a command says, and the files that it leaves but those with the time in them.
-type Outputs = (String, BTreeMap<PathBuf, Vec<u8>>);
+type Outputs = (Vec<u8>, BTreeMap<PathBuf, Vec<u8>>);
 
-fn run(place: &BTreeMap<PathBuf, Vec<u8>>, command: &str) -> (Ran, Outputs) {
+/// Runs a command; returns its exit code, its outputs and its standard error.
+fn run(place: &BTreeMap<PathBuf, Vec<u8>>, command: &str) -> (Option<i32>, Outputs, String) {
     let folder = Folder::new();
     for (path, contents) in place {
         folder.write(path, contents);
     }
-    let ran = folder.pipe(&command.split_whitespace().collect::<Vec<_>>(), "hi\n");
+    let mut command = folder.command(&command.split_whitespace().collect::<Vec<_>>());
+    let said = File::open(folder.path("said.txt")).expect("it was written");
+    let output = command.stdin(said).output().expect("the program starts");
     let mut left = files(&folder.path(""));
     let has_time = ["timings.jsonl", "train.log", "report.html", "state.json"];
     let is_cache = |path: &PathBuf| path.starts_with("cache") || path.starts_with(".cache");
     left.retain(|path, _| !is_cache(path) && !has_time.iter().any(|name| path.ends_with(name)));
-    let outputs = (ran.stdout.clone(), left);
-    (ran, outputs)
+    (output.status.code(), (output.stdout, left), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
@@ -108,6 +111,7 @@ fn every_flag_changes_something_or_is_refused() {
     folder.train_as("runs/plain", &["train.max_steps=20"]);
     let tune = ["--set", "train.max_steps=4", "--set", "optimizer.learning_rate=0.1", "--no-comparison"];
     folder.succeed(&[&["finetune", "runs/base", "--data", "my.jsonl", "--run-dir", "runs/tuned"], &tune[..]].concat());
+    folder.write("said.txt", "hi\n");
     folder.write("some.txt", "The hen was 7 old.\n".repeat(9));
     folder.write("alpaca.jsonl", "{\"instruction\": \"is it\", \"output\": \"yes\", \"source\": \"3\"}\n".repeat(9));
     folder.write("schema.json", r#"{"type": "object", "properties": {"a": {"enum": [1, 2]}}}"#);
@@ -115,15 +119,15 @@ fn every_flag_changes_something_or_is_refused() {
     let mut given: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (command, args, flags) in COMMANDS {
         let command_line = format!("{command} {args}");
-        let (ran, plain) = run(&place, &command_line);
-        assert_eq!(ran.code, Some(0), "{command_line}: {}", ran.stderr);
+        let (code, plain, stderr) = run(&place, &command_line);
+        assert_eq!(code, Some(0), "{command_line}: {stderr}");
         assert!(plain == run(&place, &command_line).1, "{command_line} does something else each time");
         for flag in flags {
-            let (ran, outputs) = run(&place, &format!("{command_line} {flag}"));
+            let (code, outputs, stderr) = run(&place, &format!("{command_line} {flag}"));
             let name = flag.split(' ').next().expect("a flag");
-            let is_refused = ran.code == Some(2) && ran.stderr.contains(name);
-            let is_used = ran.code == Some(0) && outputs != plain;
-            assert!(is_refused || is_used, "{command_line} {flag}: {:?} {}", ran.code, ran.stderr);
+            let is_refused = code == Some(2) && stderr.contains(name);
+            let is_used = code == Some(0) && outputs != plain;
+            assert!(is_refused || is_used, "{command_line} {flag}: {code:?} {stderr}");
         }
         let words = args.split(' ').chain(flags.iter().filter_map(|flag| flag.split(' ').next()));
         given.entry(command).or_default().extend(words.filter(|word| word.starts_with("--")));

@@ -216,7 +216,7 @@ const SWIGLU: &str = "model.mlp=\"swiglu\"";
 const MUON: &str = "optimizer.kind=\"muon\"";
 
 /// Keys that are no options here: sizes, rates and intervals that every run has, and what other tests vary.
-const OTHER_KEYS: [&str; 25] = [
+const OTHER_KEYS: [&str; 27] = [
     "tokenizer.path",
     "model.context_length",
     "model.d_model",
@@ -238,6 +238,8 @@ const OTHER_KEYS: [&str; 25] = [
     "optimizer.learning_rate",
     "schedule.warmup_steps",
     "finetune.base",
+    "finetune.ignored_fields",
+    "finetune.map",
     "finetune.max_tokens",
     "distributed.outer_learning_rate",
     "distributed.gradient_dtype",
