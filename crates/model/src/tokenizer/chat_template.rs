@@ -19,7 +19,7 @@ use super::{Tokenizer, python};
 const FUEL: u64 = 10_000_000;
 
 /// The names of a message's reasoning; templates know it by one of the first two.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+pub const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// The chat templates of a tokenizer as they were written, with the tokens that they may name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

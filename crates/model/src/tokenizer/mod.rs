@@ -31,7 +31,7 @@ use serde_json::{Map, Value, json};
 use tokenizers::DecoderWrapper;
 
 pub use chat_renderer::{ChatRenderer, RenderError};
-pub use chat_template::Message;
+pub use chat_template::{Message, REASONING};
 pub use config::{TokenizerConfig, TokenizerKind};
 pub use config_json::TOKENIZER_CONFIG;
 pub use error::TokenizerError;

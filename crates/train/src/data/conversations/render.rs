@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Example;
 use super::record::{Conversation, Record};
 use crate::config::{GenerateConfig, TrainOn};
-use tinderbox_model::tokenizer::{ChatRenderer, RenderError, Tokenizer, TokenizerError};
+use tinderbox_model::tokenizer::{ChatRenderer, REASONING, RenderError, Tokenizer, TokenizerError};
 
 /// The most text of the prefixes of a conversation that is rendered besides the whole: each answer needs two of them.
 const MAX_RENDERED_BYTES: usize = 1 << 28;
@@ -227,7 +227,7 @@ impl<'a> Renderer<'a> {
             let after = prefix(answer + 1, false)?;
             let asked = match after.strip_prefix(&*before) {
                 Some(completion) => Some((before, completion.to_owned())),
-                None => asked(&before, &after, messages, answer),
+                None => self.asked(&before, &after, messages, answer),
             };
             let (before, completion) = asked.ok_or_else(|| cannot_be_divided(answer))?;
             if !(goes_on && before.starts_with(&text)) {
@@ -248,44 +248,44 @@ impl<'a> Renderer<'a> {
         examples.push(draft.finished());
         Ok(examples)
     }
-}
 
-/// A prompt and an answer to it, where the text `after` an answer does not begin with the text `before` it, which ends with
-/// the start of the reply: most templates then start a thought that they leave out of the answer. `None` if the texts
-/// differ earlier.
-fn asked(before: &str, after: &str, messages: &[Value], answer: usize) -> Option<(String, String)> {
-    let n_common: usize =
-        before.chars().zip(after.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-    let tag = before[..n_common].rfind('<').filter(|tag| !before[*tag..n_common].contains('>'));
-    let (same, start) = before.split_at(tag.unwrap_or(n_common));
-    let last = messages.get(answer.checked_sub(1)?)?["content"].as_str()?.trim();
-    if before.rfind(last)? + last.len() > same.len() {
-        return None;
-    }
-    let rest = &after[same.len()..];
-    let content = messages[answer]["content"].as_str().unwrap_or_default();
-    let follows = |completion: &str| Some((before.to_owned(), completion.to_owned()));
-    match start.trim_end() {
-        "" => follows(rest),
-        "<think>" if rest.starts_with("</think>") => follows(rest),
-        "<think>" => {
-            let reasoning = messages[answer]["reasoning_content"].as_str();
-            let (thought, space) = match (content.rsplit_once("</think>"), reasoning) {
-                (Some((thought, said)), _) => {
-                    let thought = thought.trim_start();
-                    let space = &said[..said.len() - said.trim_start().len()];
-                    (thought.strip_prefix("<think>").unwrap_or(thought).to_owned(), space)
-                }
-                (None, Some(reasoning)) => (format!("\n{}\n", reasoning.trim()), "\n\n"),
-                (None, None) => ("\n\n".to_owned(), "\n\n"),
-            };
-            let thought = thought.strip_prefix(&start["<think>".len()..]).unwrap_or(&thought);
-            let space = if rest.starts_with(char::is_whitespace) { "" } else { space };
-            follows(&format!("{thought}</think>{space}{rest}"))
+    /// A prompt and an answer to it, where the text `after` an answer does not begin with the text `before` it, which
+    /// ends with the start of the reply: most templates then start a thought that they leave out of the answer. `None` if
+    /// the texts differ earlier.
+    fn asked(&self, before: &str, after: &str, messages: &[Value], answer: usize) -> Option<(String, String)> {
+        let n_common: usize =
+            before.chars().zip(after.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+        let tag = before[..n_common].rfind('<').filter(|tag| !before[*tag..n_common].contains('>'));
+        let (same, start) = before.split_at(tag.unwrap_or(n_common));
+        let last = messages.get(answer.checked_sub(1)?)?["content"].as_str()?.trim();
+        if !same.contains(last) || self.stops.iter().any(|stop| start.contains(&**stop)) {
+            return None; // more than the start of a reply
         }
-        start if start.ends_with("</think>") && rest.starts_with("</think>") => follows(&rest["</think>".len()..]),
-        _ if rest.trim_start().starts_with(content.trim()) => follows(rest),
-        _ => Some((same.to_owned(), rest.to_owned())),
+        let rest = &after[same.len()..];
+        let content = messages[answer]["content"].as_str().unwrap_or_default();
+        let follows = |completion: &str| Some((before.to_owned(), completion.to_owned()));
+        match start.trim_end() {
+            "" => follows(rest),
+            "<think>" if rest.starts_with("</think>") => follows(rest),
+            "<think>" => {
+                let reasoning = REASONING.iter().find_map(|name| messages[answer][*name].as_str());
+                let (thought, space) = match (content.rsplit_once("</think>"), reasoning) {
+                    (Some((thought, said)), _) => {
+                        let thought = thought.trim_start();
+                        let space = &said[..said.len() - said.trim_start().len()];
+                        (thought.strip_prefix("<think>").unwrap_or(thought).to_owned(), space)
+                    }
+                    (None, Some(reasoning)) => (format!("\n{}\n", reasoning.trim()), "\n\n"),
+                    (None, None) => ("\n\n".to_owned(), "\n\n"),
+                };
+                let thought = thought.strip_prefix(&start["<think>".len()..]).unwrap_or(&thought);
+                let space = if rest.starts_with(char::is_whitespace) { "" } else { space };
+                follows(&format!("{thought}</think>{space}{rest}"))
+            }
+            start if start.ends_with("</think>") && rest.starts_with("</think>") => follows(&rest["</think>".len()..]),
+            _ if rest.trim_start().starts_with(content.trim()) => follows(rest),
+            _ => Some((same.to_owned(), rest.to_owned())),
+        }
     }
 }
 
