@@ -218,7 +218,7 @@ fn report_of_imported_model_says_what_it_is() {
         ("Chat template", "yes".to_owned()),
         ("Imported from", origin.clone()),
     ] {
-        assert!(html.contains(&format!("<dt>{name}</dt><dd>{value}</dd>")), "{name}: {html}");
+        assert!(html.contains(&format!("<dt>{name}</dt><dd>{value}</dd>")), "{name}: {value}");
     }
     assert!(html.contains("<code>tinderbox chat run</code>") && lead(&html).contains(&origin), "{html}");
     // Its config is that of a model: no key is unknown, and none says how it would be trained.

@@ -84,7 +84,7 @@ impl Imported {
 
     fn read(run: &RunDir) -> Self {
         let state = run.last().and_then(|last| Checkpoint::read_state(&last));
-        let tokenizer = run.tokenizer().ok();
+        let tokenizer = run.config().and_then(|config| run.tokenizer_of_model(&config)).ok();
         let tokenizer = tokenizer.map(|it| (it.vocab_size(), it.chat_template().is_some()));
         Self { family: state.ok().and_then(|state| state.family), tokenizer }
     }

@@ -77,6 +77,7 @@ fn chat_view_keeps_questions_that_fail() {
     say(&mut browser, SAID);
     browser.wait_for("document.querySelector('.status').textContent.includes('it said no')");
     wait_for(&mut browser, &[SAID]);
+    browser.take_problems(); // the refused request
     look_around(&mut browser, "chat-failed");
     // It is still there after a reload, with its system prompt, and can be sent again.
     browser.reload();
