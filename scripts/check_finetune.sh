@@ -70,6 +70,9 @@ mkdir -p "$work/adapters"
 TINDERBOX=$tinderbox "$VENV/bin/python" scripts/finetune/compare_adapters.py \
     "$tinderbox" "$work/smol" "$work/tuned-${DEVICES%% *}-lora" "$work/adapters"
 
+echo "== adapters of every kind of PEFT, and its own logits"
+"$VENV/bin/python" scripts/finetune/compare_kinds.py "$tinderbox" "$work/kinds"
+
 echo "== tokens, masks and texts of conversations against TRL and transformers"
 "$VENV/bin/python" scripts/finetune/compare_trl.py "$tinderbox" "$work/hf" "$work/trl"
 

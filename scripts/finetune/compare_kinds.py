@@ -5,7 +5,8 @@ what is not supported.
 
 The bases are small random models of three families: Llama, GPT-2 (Conv1D) and Phi-3 (fused projections). Each adapter is
 moved away from its start by noise, as training would, saved, and loaded by PEFT on the base as it is on disk. Merged here,
-it gives PEFT's logits; imported here and exported again, it gives them in PEFT on the same base.
+it gives PEFT's logits; imported here and exported again, it gives them in PEFT on the same base. Some go through a GGUF
+file of adapters, too.
 """
 
 import json
@@ -90,6 +91,7 @@ KINDS = [
     ("Phi-3, pissa", "phi3", {"target_modules": FUSED, "init_lora_weights": "pissa"}, None),
     ("Phi-3, olora", "phi3", {"target_modules": FUSED, "init_lora_weights": "olora"}, None),
 ]
+THROUGH_GGUF = ["lora", "rank_pattern", "olora, alphas", "fan_in_fan_out", "Phi-3"]
 
 
 def run(*arguments):
@@ -178,6 +180,11 @@ def main():
         here = away(wanted, logits(load(WORK / "merged-hf")))
         again = PeftModel.from_pretrained(load(base_folder), WORK / "again").eval()
         back = away(wanted, logits(again))
+        if name in THROUGH_GGUF:
+            must("export", WORK / "imported", "--adapter", "--to", "gguf", "--output", WORK / "adapter.gguf", "--overwrite")
+            must("merge", base_run, "--adapter", WORK / "adapter.gguf", "--run-dir", WORK / "merged", "--overwrite")
+            must("export", WORK / "merged", "--to", "hf", "--output", WORK / "merged-hf", "--overwrite")
+            back = max(back, away(wanted, logits(load(WORK / "merged-hf"))))
         print(
             f"{name}: merged here {here:.1e}, exported again {back:.1e}; the adapters change the logits by {moved:.2f}, "
             f"and PEFT gets back what it trained within {away(wanted, trained):.1e}", flush=True,
