@@ -129,7 +129,7 @@ def base(name):
         tokenizer = Tokenizer(models.BPE({f"<{i}>": i for i in range(N)}, [], unk_token="<0>"))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    must("import", folder, "--run-dir", WORK / f"{name}-run", "--overwrite")
+        must("import", folder, "--run-dir", WORK / f"{name}-run")
     return folder, WORK / f"{name}-run"
 
 

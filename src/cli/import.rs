@@ -43,14 +43,14 @@ Supported families: {first} and {last}."
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    if let Some(base) = &args.base {
-        return run_adapters(args, base);
-    }
     let origin = args.model.display().to_string();
     let path = match origin.strip_prefix("hf:") {
         Some(name) => download(name)?,
         None => args.model.clone(),
     };
+    if let Some(base) = &args.base {
+        return run_adapters(args, &path, base);
+    }
     let source = ForeignModel::open(&path)?;
     let Imported { n_parameters, left_out } = interop::import(&source, &origin, &args.run_dir, args.overwrite)?;
     let [parameters, vocabulary, context] =
@@ -74,8 +74,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_adapters(args: &Args, base: &Path) -> anyhow::Result<()> {
-    let lora = interop::import_adapters(&args.model, base, &args.run_dir, args.overwrite)?;
+fn run_adapters(args: &Args, path: &Path, base: &Path) -> anyhow::Result<()> {
+    let lora = interop::import_adapters(path, base, &args.run_dir, args.overwrite)?;
     let targets: Vec<String> = lora.targets.iter().map(ToString::to_string).collect();
     note(format!("imported adapters of rank {} for {}", lora.rank, targets.join(", ")));
     next(&[talk(&args.run_dir).1, export(&args.run_dir)]);

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use tinderbox::interop::Outgoing;
 use tinderbox::interop::gguf::{self, TensorType};
+use tinderbox::model::{Dtype, LazyTensor, tensor_file};
 
 use crate::fixtures::{Folder, Model, Ran, files, fixture, fs};
 
@@ -356,6 +357,35 @@ fn address_names_revision_and_file() {
     assert_imported(&import_model(&within, &address, "@v1.0", &[]), &within, &hub);
     let unknown = import_model(&within, &address, "@v2.0", &[]);
     assert!(unknown.stderr.contains("the hub answers 404"), "{}", unknown.stderr);
+}
+
+#[test]
+fn adapters_are_downloaded_for_their_base() {
+    let folder = folder();
+    let model = Model::of("llama");
+    folder.succeed(&["import", model.path().to_str().expect("UTF-8"), "--run-dir", "base"]);
+    let layer = "model.layers.0.self_attn.o_proj";
+    let [n_outputs, n_inputs] = model.tensors()[&format!("{layer}.weight")].shape[..] else { panic!("a matrix") };
+    let matrix = |name: &str, shape: [usize; 2]| {
+        let values = vec![0.5_f32; shape[0] * shape[1]];
+        let tensor = LazyTensor::computed(shape.to_vec(), move |sink| sink(&values));
+        (format!("base_model.model.{layer}.lora_{name}.weight"), tensor)
+    };
+    let tensors = BTreeMap::from([matrix("A", [2, n_inputs]), matrix("B", [n_outputs, 2])]);
+    let file = folder.path("adapter.safetensors");
+    tensor_file::write_as(&file, &tensors, Dtype::F32).expect("it can be written");
+    let config = json!({ "peft_type": "LORA", "lora_alpha": 4, "base_model_name_or_path": "someone/base" });
+    let files =
+        [("adapter_config.json", config.to_string().into_bytes()), ("adapter_model.safetensors", fs::read(&file))];
+    let files = files.into_iter().chain([("README.md", Vec::new())]).map(|(name, file)| (name.to_owned(), file));
+    let (hub, address) = Hub { files: files.collect(), ..Hub::default() }.serve();
+    let alone = error(&import(&folder, &address, &[]), &folder, &address);
+    assert!(alone.contains("it holds adapters of the model `someone/base`, without the model"), "{alone}");
+    let mut command = folder.command(&["import", &format!("hf:{MODEL}"), "--base", "base", "--run-dir", "runs/it"]);
+    command.env("HF_ENDPOINT", &address);
+    let said = Ran::of(command).exits(0).stderr;
+    assert!(said.contains("imported adapters of rank 2 for attention_output"), "{said}");
+    assert!(hub.take().iter().all(|request| !request.path.ends_with("README.md")));
 }
 
 #[test]

@@ -19,6 +19,7 @@ use ureq::Agent;
 use ureq::config::RedirectAuthHeaders;
 
 use super::InteropError;
+use super::hf::adapter;
 use super::hf::folder::is_plain;
 use super::hf::{CONFIG, GENERATION, INDEX, PICKLES, WEIGHTS, conversion};
 
@@ -157,6 +158,14 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
         return Ok(path);
     }
     if !has(WEIGHTS) && !has(INDEX) {
+        let of_adapters = [adapter::CONFIG, adapter::WEIGHTS];
+        if of_adapters.iter().all(|file| has(file)) {
+            for file in of_adapters {
+                get(file)?;
+            }
+            done()?;
+            return Ok(cached);
+        }
         let hint = match (ggufs, PICKLES.into_iter().find(|pickle| has(pickle))) {
             (Some(ggufs), _) => format!("name a file, as in hf:{address}/FILE.gguf: {ggufs}"),
             (None, Some(pickle)) => {

@@ -17,8 +17,8 @@ use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::tensor_file::write_as;
 use tinderbox_model::{Dtype, LazyTensor};
 
-const CONFIG: &str = "adapter_config.json";
-const WEIGHTS: &str = "adapter_model.safetensors";
+pub(crate) const CONFIG: &str = "adapter_config.json";
+pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
 /// The prefix of the names of layers in PEFT.
 const PREFIX: &str = "base_model.model.";
 /// The weights of mlx-lm.

@@ -1,7 +1,7 @@
 //! Models in the format of the Hugging Face hub and the transformers library: a folder with a `config.json`,
 //! safetensors files and a `tokenizer.json` or older tokenizer files.
 
-mod adapter;
+pub(super) mod adapter;
 mod card;
 mod config;
 mod config_json;
