@@ -33,7 +33,7 @@ use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
 type Level = (&'static str, &'static [&'static str]);
 
 /// The options of a run with their levels, the default first.
-const OPTIONS: [(&str, &[Level]); 27] = [
+const OPTIONS: [(&str, &[Level]); 28] = [
     (
         "method",
         &[
@@ -176,6 +176,8 @@ const OPTIONS: [(&str, &[Level]); 27] = [
         "spikes",
         &[("kept", &[]), ("skipped", &["train.skip_loss_spikes=0.1", "train.max_steps=70", "train.eval_interval=35"])],
     ),
+    // Steps so long that the loss gets worse.
+    ("patience", &[("none", &[]), ("1", &["train.early_stopping_patience=1", "optimizer.learning_rate=0.3"])]),
     ("precision", &[("f32", &[]), ("bf16", &["train.matmul_precision=\"bf16\""])]),
     ("dropout", &[("none", &["model.dropout=0.0"]), ("0.2", &["model.dropout=0.2"])]),
     ("accumulation", &[("1", &[]), ("2", &["train.grad_accumulation_steps=2"])]),
@@ -216,7 +218,7 @@ const SWIGLU: &str = "model.mlp=\"swiglu\"";
 const MUON: &str = "optimizer.kind=\"muon\"";
 
 /// Keys that are no options here: sizes, rates and intervals that every run has, and what other tests vary.
-const OTHER_KEYS: [&str; 27] = [
+const OTHER_KEYS: [&str; 25] = [
     "tokenizer.path",
     "model.context_length",
     "model.d_model",
@@ -233,9 +235,7 @@ const OTHER_KEYS: [&str; 27] = [
     "train.keep_checkpoints",
     "train.sample_prompt",
     "train.skip_non_finite",
-    "train.early_stopping_patience",
     "train.tensorboard",
-    "optimizer.learning_rate",
     "schedule.warmup_steps",
     "finetune.base",
     "finetune.ignored_fields",
@@ -262,7 +262,7 @@ fn excludes(option: &str, level: &str, other: &str) -> bool {
                 || method == "dora" && other == "adapter dropout"
                 || is_preference && ["packing", "counted"].contains(&other)
         }
-        ("ranks", "2 local") => ["average", "spikes", "base weights"].contains(&other),
+        ("ranks", "2 local") => ["average", "spikes", "patience", "base weights"].contains(&other),
         ("ranks", "2") => other == "base weights",
         _ => false,
     }
@@ -683,8 +683,9 @@ fn options_without_effect_are_refused() {
     for one in choices() {
         let (option, level) = (OPTIONS[one.0].0, OPTIONS[one.0].1[one.1].0);
         for other in choices().filter(|other| other.1 == 1 && excludes(option, level, OPTIONS[other.0].0)) {
-            // A template is part of the base, `with_replacement` is documented, and skipped spikes do resume otherwise.
-            let kept = [("scratch", "template"), ("2 local", "spikes")];
+            // A template is part of the base, `with_replacement` is documented, and where steps are local, both of the
+            // others work unless a run is resumed.
+            let kept = [("scratch", "template"), ("2 local", "spikes"), ("2 local", "patience")];
             if kept.contains(&(level, OPTIONS[other.0].0)) || OPTIONS[other.0].0 == "replacement" {
                 continue;
             }
