@@ -5,7 +5,7 @@ use std::path::Path;
 use super::args::program;
 use super::print::note;
 use crate::format::shell_word;
-use crate::interop::Family;
+use crate::interop::{Family, gguf};
 use crate::run::{Checkpoint, Located, RunDir, locate};
 use crate::tokenizer::ChatRenderer;
 
@@ -24,13 +24,15 @@ pub(super) fn talk(run: &Path) -> (&'static str, String) {
     ("generate text with it", format!("{program} generate {word}{prompt}"))
 }
 
-/// The command that exports a run, to the format of most programs if that has the family of its model.
+/// The command that exports a run, to the format of most programs if that can hold its model.
 pub(super) fn export(run: &Path) -> String {
-    let family = || -> anyhow::Result<_> {
+    let is_gguf = || -> anyhow::Result<bool> {
         let Located { run, checkpoint } = locate(run)?;
-        Ok(Family::of_run(&run.config()?.model, &Checkpoint::read_state(&checkpoint)?)?)
+        let (config, state) = (run.config()?, Checkpoint::read_state(&checkpoint)?);
+        let family = Family::of_run(&config.model, &state)?;
+        Ok(gguf::can_hold(family, &config.model, &run.tokenizer_of_model(&config)?))
     };
-    let format = if family().is_ok_and(Family::is_in_llama_cpp) { "gguf" } else { "hf" };
+    let format = if is_gguf().unwrap_or(false) { "gguf" } else { "hf" };
     format!("{} export {} --to {format}", program(), shell_word(run))
 }
 

@@ -66,6 +66,9 @@ fn export_and_import_of_gguf_generate_alike() {
     let ran = folder.run(&["export", "runs/tiny", "--to", "gguf"]).exits(0);
     assert_eq!(ran.stdout, "");
     assert!(ran.stderr.contains("exported llama to runs/tiny/gguf/tiny.gguf"), "{}", ran.stderr);
+    let ollama = "ollama create tiny -f runs/tiny/gguf/Modelfile && ollama run tiny\n";
+    let next = format!("\nNext:\n    llama-cli --model runs/tiny/gguf/tiny.gguf\n    {ollama}");
+    assert!(ran.stderr.ends_with(&next), "{}", ran.stderr);
     let modelfile = folder.read("runs/tiny/gguf/Modelfile");
     let expected = "\nFROM ./tiny.gguf\nTEMPLATE \"\"\"{{ .Prompt }}\"\"\"\nPARAMETER num_ctx 16\n";
     assert!(modelfile.contains(expected), "{modelfile}");

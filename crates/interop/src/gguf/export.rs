@@ -9,10 +9,11 @@ use super::vocab::Vocab;
 use super::write::{NewTensor, write};
 use super::{TensorType, rope_freqs, settings};
 use crate::error::cannot_write;
-use crate::{InteropError, Naming, Outgoing};
+use crate::{Family, InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
 use tinderbox_model::config::{ModelConfig, PositionKind};
 use tinderbox_model::disk::{PartialFile, folder_of, lock_folder, remove_left_over_of, write_atomically};
+use tinderbox_model::tokenizer::Tokenizer;
 
 /// The position embedding, which llama.cpp keeps in f32.
 const POSITIONS: &str = "position_embd.weight";
@@ -44,6 +45,12 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
     file.rename().map_err(cannot_write(&path))?;
     write_atomically(&beside, text.as_bytes()).map_err(cannot_write(&beside))?;
     Ok(path)
+}
+
+/// Whether such a model can be exported, as its settings and its tokenizer tell.
+pub fn can_hold(family: &Family, config: &ModelConfig, tokenizer: &Tokenizer) -> bool {
+    let settings = settings::write(family, config, "", tokenizer.vocab_size(), TensorType::F32.file_type());
+    settings.is_ok() && Vocab::of_tokenizer(tokenizer).is_ok()
 }
 
 /// The file `output`, or `NAME.gguf` in it if it is a folder.

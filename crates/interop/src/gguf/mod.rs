@@ -22,7 +22,7 @@ mod write;
 
 pub use adapter::export_adapter;
 pub(crate) use adapter::read_adapters;
-pub use export::export;
+pub use export::{can_hold, export};
 pub use go_template::go_template;
 pub(crate) use metadata::ArchitectureKeys;
 pub use open::open;
