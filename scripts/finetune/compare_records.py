@@ -3,10 +3,11 @@ same conversation in OpenAI's form with arguments as objects.
 
     compare_records.py TINDERBOX RUN WORK
 
-The template of RUN is replaced by one that writes tools, calls and their results as JSON.
+RUN is copied to WORK, with a template that writes tools, calls and their results as JSON.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -75,14 +76,13 @@ CASES = [
 
 
 def main():
-    model, run = work / "model", work / "run"
+    run = work / "run"
     shutil.rmtree(work, ignore_errors=True)
-    subprocess.run([tinderbox, "export", base, "--to", "hf", "--output", model], check=True, capture_output=True)
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "chat_template.jinja").unlink(missing_ok=True)
-    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": TEMPLATE}))
-    subprocess.run([tinderbox, "import", model, "--run-dir", run], check=True, capture_output=True)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
+    shutil.copytree(base, run, copy_function=os.link, symlinks=True)
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    (run / "tokenizer_config.json").unlink()
+    (run / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": TEMPLATE}))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(run / "tokenizer.json"))
     failures = 0
     for record, messages, tools in CASES:
         path = work / "records.jsonl"
