@@ -15,7 +15,7 @@ tinderbox_model::sections! {
         /// record once, regardless of `train.with_replacement`. Default none: no fine-tuning.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub base: Option<PathBuf> = None,
-        /// The trained parameters: `lora` (two narrow matrices for each of the `targets`, a hundredth of the
+        /// The trained parameters: `lora` (two narrow matrices for each of the `targets`, a few hundredths of the
         /// parameters), `dora` (these and the length of each column of the weight) or `full` (all parameters, in about
         /// three times the memory).
         pub method: FinetuneMethod = FinetuneMethod::default(),
