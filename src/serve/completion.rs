@@ -68,7 +68,8 @@ impl Completion {
                 }
                 self.n_echoed = prompt.text.chars().count();
                 let place = |((offset, before), score)| PlacedScore { score, offset, before };
-                let scores = places(prompt, tokenizer).into_iter().zip(scores).map(place).collect();
+                let places = if scores.is_empty() { Vec::new() } else { places(prompt, tokenizer) };
+                let scores = places.into_iter().zip(scores).map(place).collect();
                 Ok(CompletionDelta { text: prompt.text.to_string(), scores, calls: Vec::new() })
             }
             EventKind::Token { offset, text, score } => {
