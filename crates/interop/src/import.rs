@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{ForeignModel, InteropError, TokenizerFiles};
-use tinderbox_model::Dtype;
+use super::gguf::{self, TensorType};
+use super::{ForeignModel, InteropError, Naming, TokenizerFiles};
 use tinderbox_model::config::{ModelConfig, TokenizerConfig, TokenizerKind};
 use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
 use tinderbox_train::config::{Config, DataConfig, TrainConfig};
@@ -36,7 +36,7 @@ pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool)
     let state = TrainState {
         started_from: Some(origin.to_owned()),
         family: Some(source.family.name().to_owned()),
-        dtype: Some(dtype(source).to_owned()),
+        dtype: Some(dtype(source)?.to_owned()),
         tokenizer_crc32c: Some(crc32c::crc32c(tokenizer.to_json().as_bytes())),
         ..TrainState::default()
     };
@@ -46,18 +46,23 @@ pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool)
 }
 
 /// The type of most numbers, as `export --dtype` calls it: for quantized ones, the type with the most bits of those.
-fn dtype(source: &ForeignModel) -> &'static str {
+fn dtype(source: &ForeignModel) -> Result<&'static str, InteropError> {
+    let kinds = match source.naming {
+        Naming::Gguf => gguf::tensor_types(&source.path)?,
+        Naming::Hf => BTreeMap::new(),
+    };
     let mut n_numbers = BTreeMap::new();
-    for tensor in source.tensors.values() {
-        let name = match tensor.dtype() {
-            Some(Dtype::F32 | Dtype::F64) => "f32",
-            Some(Dtype::F16) => "f16",
-            Some(Dtype::Bf16) => "bf16",
-            None => "q8_0",
+    for (name, tensor) in &source.tensors {
+        let kind = kinds.get(name).copied().or_else(|| tensor.dtype().map(TensorType::from));
+        let name = match kind.unwrap_or(TensorType::F32) {
+            TensorType::F32 => "f32",
+            TensorType::F16 => "f16",
+            TensorType::Bf16 => "bf16",
+            _ => "q8_0",
         };
         *n_numbers.entry(name).or_insert(0) += tensor.n_numbers();
     }
-    n_numbers.into_iter().max_by_key(|(_, n)| *n).map_or("f32", |(name, _)| name)
+    Ok(n_numbers.into_iter().max_by_key(|(_, n)| *n).map_or("f32", |(name, _)| name))
 }
 
 fn in_the_way(error: RunError) -> InteropError {
