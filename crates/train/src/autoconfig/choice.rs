@@ -112,15 +112,17 @@ impl Known<'_> {
         let mut n_tried = 0;
         loop {
             let config = self.config(size_idx, tokens_per_s);
-            let choice = self.with_dropout(size_idx, &config, &mut measure)?;
-            let measured = tokens_of_batch(&config) / choice.speed.step.fastest_ms * 1e3;
+            let speed = measure(&config)?;
+            let choice = self.with_dropout(size_idx, &config, speed, &mut measure)?;
+            let measured = tokens_of_batch(&config) / speed.step.fastest_ms * 1e3;
+            n_tried += 1;
+            let is_last = choice.reads_enough && n_tried >= MAX_SIZES;
             match choice.reads_enough {
                 true => found = Some((size_idx, choice)),
                 false => most = size_idx - 1, // the smallest model always does
             }
-            n_tried += 1;
             let best = self.largest_for_time(most, size_idx, measured);
-            if let Some((size_idx, choice)) = found.take_if(|(found, _)| best <= *found || n_tried >= MAX_SIZES) {
+            if let Some((size_idx, choice)) = found.take_if(|(found, _)| best <= *found || is_last) {
                 return Ok(Choice { text_limits_model: size_idx == self.largest_for_text(), ..choice });
             }
             tokens_per_s = Some(measured * in_blocks_of(size_idx) / in_blocks_of(best));
@@ -128,15 +130,15 @@ impl Known<'_> {
         }
     }
 
-    /// The choice for a size. Dropout takes time, too, so its steps are measured again; if they are too slow for as many
-    /// passes as dropout is for, the run has fewer passes and no dropout.
+    /// The choice for a size, given the `speed` of its steps without dropout. Dropout takes time, too, so they are measured
+    /// again; if they are too slow for as many passes as dropout is for, the run has fewer passes and no dropout.
     fn with_dropout(
         &self,
         size_idx: usize,
         config: &Config,
+        speed: Speed,
         measure: &mut impl FnMut(&Config) -> Result<Speed, AutoconfigError>,
     ) -> Result<Choice, AutoconfigError> {
-        let speed = measure(config)?;
         let plain = self.complete(size_idx, config.clone(), speed, MAX_EPOCHS);
         let mut dropped = config.clone();
         dropped.model.dropout = plain.dropout();
