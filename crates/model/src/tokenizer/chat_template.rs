@@ -104,6 +104,7 @@ fn environment(templates: BTreeMap<String, String>) -> Result<Environment<'stati
     environment.add_function("strftime_now", |format: &str| strftime(format, OffsetDateTime::now_utc()));
     environment.add_filter("tojson", python::tojson);
     environment.add_filter("string", |value: &Value| python::float(value).unwrap_or_else(|| value.to_string()));
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
     environment.set_formatter(|out, state, value| match python::float(value) {
         Some(text) => out.write_str(&text).map_err(Error::from),
@@ -219,7 +220,10 @@ mod tests {
             ("{{ messages | tojson }}", r#"[{"role": "user", "content": " hi "}]"#),
             ("{{ {'a': [1, none, true], 'é': '<'} | tojson }}", r#"{"a": [1, null, true], "é": "<"}"#),
             ("{{ {'a': 1} | tojson(indent=2) }}", "{\n  \"a\": 1\n}"),
-            ("{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}{{ tools }}", "iTrueNone"),
+            (
+                "{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}{{ tools is iterable }}{{ tools }}",
+                "iTrueFalseNone",
+            ),
             ("a {%- generation %} b\n{%- endgeneration -%} c{% if add_generation_prompt %}d{% endif %}", "a bcd"),
             ("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}{{ generation }}", "21"),
             (
@@ -237,6 +241,7 @@ mod tests {
             ),
             ("{{ [1.0, 1e16, 1.5e-7, 0.0001, 12] | tojson(indent=none) }}", "[1.0, 1e+16, 1.5e-07, 0.0001, 12]"),
             ("{{ 1e16 }} {{ 1.5e-7 }} {{ 2.0 }} {{ 3 }} {{ 1e22 | string }}", "1e+16 1.5e-07 2.0 3 1e+22"),
+            ("{{ messages is iterable }}{{ absent is iterable }}{{ bos_token is iterable }}", "TrueTrueTrue"),
             (
                 "{{ pad_token }}{{ unk_token is defined }}{{ bos_token is callable }}{{ raise_exception is callable }}",
                 "<pad>FalseFalseTrue",
