@@ -275,7 +275,8 @@ fn tokens_with_log_probabilities_joined_are_the_text() {
         let body = json!({"model": name, "prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 3});
         let logprobs = &host.complete(&body)["choices"][0]["logprobs"];
         let joined: Vec<u8> = list(&logprobs["tokens"]).iter().flat_map(bytes_of).collect();
-        assert_eq!(String::from_utf8(joined).expect("the prompt is text"), decoded, "{name}");
+        let added = tokenizer.bos().map_or_else(String::new, |bos| tokenizer.piece(bos));
+        assert_eq!(String::from_utf8(joined).expect("the prompt is text"), added + &decoded, "{name}");
         // The text shows bytes that are no characters as U+FFFD, not as many as a lossy reading of the bytes.
         let single_bytes = (0..).take(tokenizer.n_ids()).filter(|id| tokenizer.piece(*id).starts_with("<0x"));
         let bias: serde_json::Map<String, Value> = single_bytes.map(|id| (id.to_string(), json!(-100))).collect();
