@@ -8,7 +8,7 @@ use crate::finetune;
 use crate::fixtures::{Folder, files};
 
 /// Commands with their flags, each of which changes what the command prints or the files that it leaves.
-const COMMANDS: [(&str, &str, &[&str]); 14] = [
+const COMMANDS: [(&str, &str, &[&str]); 15] = [
     (
         "train",
         "tiny.toml --set train.max_steps=2",
@@ -69,15 +69,12 @@ const COMMANDS: [(&str, &str, &[&str]); 14] = [
             "--adapter runs/tuned",
         ],
     ),
-    (
-        "eval",
-        "runs/base --json",
-        &["--split train", "--text some.txt", "--data my.jsonl", "--weights int8", "--adapter runs/tuned"],
-    ),
+    ("eval", "runs/plain --json", &["--split train", "--text some.txt"]),
+    ("eval", "runs/base --text some.txt --json", &["--weights int8", "--adapter runs/tuned"]),
     ("chat", "runs/base --weights int8 --max-new-tokens 40", &["--activations int8"]),
-    ("eval", "runs/base", &["--json"]),
+    ("eval", "runs/plain", &["--json"]),
     ("eval", "runs/base --data alpaca.jsonl --json", &["--map input=source"]),
-    ("eval", "runs/base --weights int8 --json", &["--activations int8"]),
+    ("eval", "runs/base --text some.txt --weights int8 --json", &["--activations int8"]),
     ("export", "runs/tuned --to hf", &["--dtype bf16", "--adapter", "--output new"]),
     ("merge", "runs/base --run-dir runs/new --adapter runs/tuned", &[]),
 ];
