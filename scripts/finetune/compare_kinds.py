@@ -69,7 +69,6 @@ KINDS = [
     ("olora", "llama", {**ALL, "init_lora_weights": "olora"}, None),
     ("olora, alphas", "llama", {**ALL, "init_lora_weights": "olora", "alpha_pattern": {"up_proj": 2}}, None),
     ("pissa, converted by PEFT", "llama", {**ALL, "init_lora_weights": "pissa"}, None),
-    ("loftq", "llama", {**ALL, "init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4}}, "init_lora_weights"),
     ("modules_to_save", "llama", {**ALL, "modules_to_save": ["lm_head"]}, "modules_to_save"),
     ("norms saved", "llama", {**ALL, "modules_to_save": ["input_layernorm"]}, "modules_to_save"),
     ("tokens trained", "llama", {**ALL, "trainable_token_indices": [3, 5]}, "trainable_token_indices"),
