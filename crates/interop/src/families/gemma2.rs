@@ -79,6 +79,9 @@ fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), Int
 }
 
 fn write(config: &ModelConfig) -> Result<OwnKeys, String> {
+    if !config.tie_embeddings {
+        return Err("model.tie_embeddings = false: llama.cpp has no output layer of its own for this family".to_owned());
+    }
     let window = windows::in_all_but(config, is_global)
         .ok_or("in llama.cpp every second layer of this family has no window, and all others have one")?;
     check_scale(config, scale_of_27b(config, LAYERS_OF_27B))?;
@@ -89,4 +92,15 @@ fn write(config: &ModelConfig) -> Result<OwnKeys, String> {
     keys.push(("attn_logit_softcapping", Value::f32(cap("attention_softcap", config.attention_softcap)?)));
     keys.push(("final_logit_softcapping", Value::f32(cap("logit_softcap", config.logit_softcap)?)));
     Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn llama_cpp_has_no_output_layer() {
+        let untied = ModelConfig { tie_embeddings: false, ..ModelConfig::default() };
+        assert!(write(&untied).is_err_and(|why| why.contains("model.tie_embeddings = false")));
+    }
 }
