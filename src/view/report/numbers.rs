@@ -60,7 +60,8 @@ pub(super) fn details(report: &Report) -> Fragment {
     if let Some(Imported { tokenizer, .. }) = &report.imported {
         let run = shell_word(&report.facts.run);
         let write = if tokenizer.is_some_and(|(_, has_template)| has_template) { "chat" } else { "generate" };
-        let next = ["serve", "inspect attention", write].map(|command| format!("`tinderbox {command} {run}`"));
+        let next = [("serve", ""), ("inspect attention", " --prompt hello"), (write, "")];
+        let next = next.map(|(command, more)| format!("`tinderbox {command} {run}{more}`"));
         body += &format!("<p>Use it: {}.</p>\n", with_code(&next.join(", ")));
     }
     fragment(body)
