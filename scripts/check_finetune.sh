@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Fine-tunes SmolLM2-135M-Instruct and compares with PyTorch and PEFT: the loss, the gradient norm and all gradients of each
-# step, the final adapters, and the merged model's answers; then adapters in llama.cpp, and records with TRL. DEVICES lists
-# devices, such as "flex wgpu". Needs Python with scripts/finetune/requirements.txt, or VENV, a virtual environment with
-# them. BUILT=DIR contains the program, which is built otherwise. WORK=DIR keeps the results.
+# step, the final adapters, and the merged model's answers; then adapters in llama.cpp, records with TRL, and chat templates,
+# those of TRL or of the folder TEMPLATES, with transformers. DEVICES lists devices, such as "flex wgpu". Needs Python with
+# scripts/finetune/requirements.txt, or VENV, a virtual environment with them. BUILT=DIR contains the program, which is
+# built otherwise. WORK=DIR keeps the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -75,6 +76,8 @@ echo "== adapters of every kind of PEFT, and its own logits"
 
 echo "== tokens, masks and texts of conversations against TRL and transformers"
 "$VENV/bin/python" scripts/finetune/compare_trl.py "$tinderbox" "$work/hf" "$work/trl"
+templates=${TEMPLATES:-$(echo "$VENV"/lib/python3*/site-packages/trl/chat_templates)}
+"$VENV/bin/python" scripts/finetune/compare_templates.py "$tinderbox" "$templates" "$work/templates"
 
 echo "== records in the forms that people publish against transformers"
 "$VENV/bin/python" scripts/finetune/compare_records.py "$tinderbox" "$work/smol" "$work/records"
