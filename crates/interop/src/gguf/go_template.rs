@@ -57,7 +57,8 @@ pub fn go_template(tokenizer: &Tokenizer, config: &GenerateConfig) -> Option<Str
     let go = layout.in_go();
     let texts = [&layout.head, &layout.reply, &layout.answer].into_iter().chain(&layout.system).chain(&layout.question);
     let can_be_quoted = !go.contains("\"\"\"") && texts.into_iter().all(|text| !text.contains("{{"));
-    (is_written && can_be_quoted).then_some(go)
+    let repeats_none = TURNS.iter().chain(&[SYSTEM]).all(|word| !go.contains(*word));
+    (is_written && can_be_quoted && repeats_none).then_some(go)
 }
 
 fn conversation(has_system: bool, n_turns: usize) -> Vec<Message> {
@@ -227,6 +228,7 @@ mod tests {
                 Some(go_first.replace("SYSTEM", "{{ if $system }}{{ $system }}\n\n{{ $system = \"\" }}{{ end }}")),
             ),
             ("{{ messages | length }}".to_owned(), None),
+            (with("{{ messages[0].content }}", chatml), None),
             ("{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}".to_owned(), None),
             (chatml.replace("+ '<|im_end|>", "+ '\"\"\"<|im_end|>"), None),
         ] {

@@ -599,7 +599,7 @@ mod tests {
         let begin = "{% for m in messages %}{{ m.role[0] }}:";
         let end = "\n{% endfor %}{% if add_generation_prompt %}a:";
         let thinks = "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}\
-            <|end|>{% else %}{{ m.content }}{% endif %}\n{% endfor %}{% if add_generation_prompt %}a:<think>\n{% endif %}";
+            <|end|>{% else %}{{ m.content }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}a:<think>\n{% endif %}";
         let user = |text: &str| json!({"role": "user", "content": text});
         let answer = |text: &str| json!({"role": "assistant", "content": text});
         let plain = json!([user("hi"), answer("yes"), user("so"), answer("no")]);
