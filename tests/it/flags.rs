@@ -132,7 +132,7 @@ fn every_flag_changes_something_or_is_refused() {
     for (command, given) in given {
         let help = folder.succeed(&[command, "--help"]);
         let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
-        let flags = lines.filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")));
+        let flags = lines.filter_map(|line| line.split([' ', ',', ']']).find(|word| word.starts_with("--")));
         let is_known = |flag: &&str| given.contains(flag) || SAME.contains(flag);
         let missing: Vec<&str> = flags.filter(|flag| !is_known(flag)).collect();
         assert!(missing.is_empty(), "{command}: add {missing:?} to COMMANDS");

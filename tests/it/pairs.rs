@@ -751,7 +751,7 @@ fn every_optimizer_option_meets_every_kind_of_run() {
             }
         }
     }
-    assert_eq!(n_pairs, 12 * kinds.len());
+    assert_eq!(n_pairs, 14 * kinds.len());
 }
 
 #[test]
