@@ -60,7 +60,7 @@ pub(super) fn program() -> String {
 /// The names of fields of records in another form.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Mapped {
-    /// Fields of records in another form, such as prompt=question,completion=answer
+    /// Fields of records in another form, such as prompt=question,completion=answer; may be repeated
     #[arg(long, value_name = "OURS=THEIRS", value_delimiter = ',', requires = "data")]
     pub(super) map: Vec<String>,
 }
