@@ -64,11 +64,13 @@ fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes the report of a run that has just ended, and returns a line with its path or the error. A missing report is
-/// not a failure, since everything else is saved.
-pub(super) fn at_end(run_dir: &Path) -> String {
+/// not a failure, since everything else is saved. The model is not `measured` for whoever waits for an interrupted
+/// command: with a large model that takes minutes.
+pub(super) fn at_end(run_dir: &Path, measured: bool) -> String {
     let write = || -> anyhow::Result<()> {
         let run = RunDir::open(run_dir)?;
-        Ok(gather(&run, None)?.write(&run)?)
+        let report = if measured { gather(&run, None)? } else { Report::read(&run)? };
+        Ok(report.write(&run)?)
     };
     match write() {
         Ok(()) => format!("{REPORT}`{}`", run_dir.join(PAGE).display()),
