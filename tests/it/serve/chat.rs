@@ -6,7 +6,7 @@ use super::page::{look_around, post};
 use super::program::program;
 use super::{ask, text};
 use crate::browser::Browser;
-use crate::fixtures::{Folder, list, number};
+use crate::fixtures::{Folder, Started, list, number};
 
 const SAID: &str = "The cat";
 const BUBBLES: &str = "JSON.stringify([...document.querySelectorAll('.bubble')].map((it) => it.textContent))";
@@ -17,12 +17,6 @@ fn give_template(folder: &Folder, run: &str) {
     let template = "{% if messages[0]['content'] == 'no' %}{{ raise_exception('it said no') }}{% endif %}\
                     {% for m in messages %}{{ m['content'] }}\n{% endfor %}";
     folder.write(format!("{run}/tokenizer_config.json"), json!({"chat_template": template}).to_string());
-}
-
-fn with_template() -> Folder {
-    let folder = Folder::with_run(&["model.context_length=64"]);
-    give_template(&folder, "runs/tiny");
-    folder
 }
 
 /// The API's response to the question, as the page asks it.
@@ -41,6 +35,16 @@ fn content(answered: &Value) -> &str {
 fn open(browser: &mut Browser, port: u16, address: &str) {
     browser.visit(&format!("http://127.0.0.1:{port}/{address}"));
     browser.wait_for("document.querySelector('textarea[aria-label=Message]') !== null");
+}
+
+/// Opens a chat with a model that has a template: its folder, server and port, and the API's response to the question.
+fn open_chat(browser: &mut Browser) -> (Folder, Started, u16, Value) {
+    let folder = Folder::with_run(&["model.context_length=64"]);
+    give_template(&folder, "runs/tiny");
+    let (server, port) = program(&folder, &["runs/tiny"]);
+    let response = answered(port, "tiny", SAID);
+    open(browser, port, "run/tiny/chat?temperature=0&tokens=12");
+    (folder, server, port, response)
 }
 
 fn say(browser: &mut Browser, message: &str) {
@@ -62,11 +66,8 @@ fn wait_for(browser: &mut Browser, bubbles: &[&str]) {
 #[test]
 fn chat_view_keeps_questions_that_fail() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = with_template();
-    let (server, port) = program(&folder, &["runs/tiny"]);
-    let response = answered(port, "tiny", SAID);
+    let (_folder, server, _, response) = open_chat(&mut browser);
     let answer = content(&response);
-    open(&mut browser, port, "run/tiny/chat?temperature=0&tokens=12");
     let system = |prompt: &str| {
         format!(
             "(() => {{ const it = document.querySelector('textarea[aria-label=\"System prompt\"]'); it.value = '{prompt}'; \
@@ -107,11 +108,8 @@ fn chat_view_keeps_questions_that_fail() {
 #[test]
 fn chat_view_shows_what_the_api_says_of_an_answer() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = with_template();
-    let (server, port) = program(&folder, &["runs/tiny"]);
-    let response = answered(port, "tiny", SAID);
+    let (_folder, server, port, response) = open_chat(&mut browser);
     let answer = content(&response);
-    open(&mut browser, port, "run/tiny/chat?temperature=0&tokens=12");
     say(&mut browser, SAID);
     wait_for(&mut browser, &[SAID, answer]);
     // Its length, and what is left of the context.
