@@ -54,12 +54,12 @@ impl DecodeStream {
             }
             HeldBack::Tokens { ids, n_given } => {
                 ids.extend_from_slice(new);
+                // A run of single-byte tokens decodes together, or not at all: once, so that it takes linear time.
+                if byte_of(&self.tokenizer, new[new.len() - 1]).is_some() {
+                    return String::new();
+                }
                 let text = new_text(&self.tokenizer, ids, *n_given);
-                // A run of single-byte tokens decodes together, or not at all.
-                if byte_of(&self.tokenizer, new[new.len() - 1]).is_some()
-                    || text.is_empty()
-                    || text.ends_with(char::REPLACEMENT_CHARACTER)
-                {
+                if text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER) {
                     return String::new();
                 }
                 *n_given = context(&self.tokenizer, ids).len();
@@ -121,6 +121,8 @@ pub fn bytes_of_token(tokenizer: &Tokenizer, before: Option<u32>, id: u32) -> Ve
 
 /// The text that the ids after the first `n_given` add to the text of the first.
 fn new_text(tokenizer: &Tokenizer, ids: &[u32], n_given: usize) -> String {
+    #[cfg(test)]
+    tests::N_DECODED.set(tests::N_DECODED.get() + ids.len());
     let given = tokenizer.decode(&ids[..n_given]);
     match tokenizer.decode(ids).strip_prefix(&given) {
         Some(text) => text.to_owned(),
@@ -146,7 +148,14 @@ fn complete(held_back: &mut Vec<u8>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// The number of ids that [`new_text`] was given.
+        pub(super) static N_DECODED: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn pieces(ids: &[u32]) -> Vec<String> {
         let mut stream = DecodeStream::after(&Tokenizer::byte(), &[]);
@@ -201,6 +210,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn runs_of_byte_tokens_decode_in_linear_time() {
+        let [llama, ..] = files();
+        let ids = llama.encode(&format!("{} end", "\u{1f525}".repeat(1000))).expect("it can be encoded");
+        let n_decoded = |push: &dyn Fn() -> String| {
+            N_DECODED.set(0);
+            assert_eq!(push(), llama.decode(&ids));
+            N_DECODED.get()
+        };
+        assert!(ids.len() > 4000);
+        let one_by_one = n_decoded(&|| {
+            let mut stream = DecodeStream::after(&llama, &[]);
+            ids.iter().map(|id| stream.push(*id)).collect()
+        });
+        assert!(one_by_one < 2 * ids.len(), "{one_by_one} of {}", ids.len());
     }
 
     #[test]
