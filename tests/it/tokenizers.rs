@@ -308,6 +308,24 @@ fn train_with(folder: &Folder, file: &str, more: &[&str]) -> Ran {
 }
 
 #[test]
+fn every_tokenizer_has_sample_prompt() {
+    let folder = folder();
+    folder.write("tiny.toml", CONFIG.replace("sample_prompt = \"The girl\"\n", ""));
+    let short = ["--set", "train.max_steps=1", "--overwrite"];
+    for name in FILES {
+        train_with(&folder, &format!("{name}.json"), &short).exits(0);
+        folder.succeed(&["generate", "run", "--max-new-tokens", "2"]);
+    }
+    for kind in
+        [&["tokenizer.kind=char"][..], &["tokenizer.kind=byte"], &["tokenizer.kind=bpe", "tokenizer.vocab_size=300"]]
+    {
+        folder.succeed(&[&["train", "tiny.toml", "--run-dir", "run"], &*set(kind), &short].concat());
+    }
+    let ran = train_with(&folder, "wordpiece.json", &["--set", "train.sample_prompt=' '", "--overwrite"]).exits(1);
+    assert!(ran.stderr.contains("cannot use train.sample_prompt: the tokenizer makes no token of \" \"\n  hint: "));
+}
+
+#[test]
 fn bpe_run_trains_and_is_shown() {
     let folder = folder();
     let bpe = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=300"];

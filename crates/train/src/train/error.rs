@@ -28,6 +28,11 @@ pub enum TrainError {
     #[error("cannot use train.sample_prompt: {0}")]
     SamplePrompt(#[source] TokenizerError),
     #[error(
+        "cannot use train.sample_prompt: the tokenizer makes no token of {0:?}\n  hint: choose a text with a word, or \
+         train.sample_tokens=0"
+    )]
+    EmptySamplePrompt(String),
+    #[error(
         "the new run would replace the run that it starts from, `{0}`\n  hint: choose another place \
          with --run-dir; to continue the run itself, use --resume"
     )]

@@ -236,8 +236,11 @@ fn with_frozen_weights(model: Gpt, config: &Config) -> Gpt {
     }
 }
 
-/// Opens the text of `config`, and replaces the default sample prompt if its characters do not occur in the text. Also
-/// checks that the sample prompt can be encoded, so that an error comes now and not when the first sample is due.
+/// The number of tokens of the text that are searched for a sample prompt.
+const SEARCHED_TOKENS: usize = 64;
+
+/// Opens the text of `config`, and replaces the default sample prompt if the tokenizer makes no tokens of it. Also checks
+/// that the sample prompt can be encoded, so that an error comes now and not when the first sample is due.
 fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
     let corpus = Corpus::open(config, options)?;
     config.tokenizer.end_of_text = corpus.tokenizer.end_of_text().is_some(); // the config of some kinds does not say it
@@ -245,17 +248,22 @@ fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, 
         return Ok(corpus);
     }
     let prompt = &mut config.train.sample_prompt;
-    match corpus.tokenizer.encode(prompt) {
-        // If the text has no line break, samples begin with the first character of the text.
-        Err(TokenizerError::UnknownCharacters { .. }) if *prompt == TrainConfig::default().sample_prompt => {
-            if let Some(first) = corpus.train.texts().find(|tokens| !tokens.is_empty()) {
-                let mut id = [0];
-                first.read(0, &mut id);
-                *prompt = corpus.tokenizer.decode(&id.map(i32::cast_unsigned));
-            }
-        }
-        encoded => _ = encoded.map_err(TrainError::SamplePrompt)?,
+    let n_ids = |prompt: &str| corpus.tokenizer.encode_prompt(prompt).map(|ids| ids.len());
+    match n_ids(prompt) {
+        Ok(1..) => return Ok(corpus),
+        // If the text has no line break, or the tokenizer drops it, samples begin with the first token that has a text.
+        Ok(0) | Err(TokenizerError::UnknownCharacters { .. }) if *prompt == TrainConfig::default().sample_prompt => {}
+        Ok(0) => return Err(TrainError::EmptySamplePrompt(prompt.clone())),
+        Err(error) => return Err(TrainError::SamplePrompt(error)),
     }
+    let mut ids = Vec::new();
+    if let Some(first) = corpus.train.texts().find(|tokens| !tokens.is_empty()) {
+        ids = vec![0; first.len().min(SEARCHED_TOKENS)];
+        first.read(0, &mut ids);
+    }
+    let mut texts = ids.into_iter().map(|id| corpus.tokenizer.decode(&[id.cast_unsigned()]));
+    let first = texts.find(|text| matches!(n_ids(text), Ok(1..)));
+    *prompt = first.ok_or_else(|| TrainError::EmptySamplePrompt(prompt.clone()))?;
     Ok(corpus)
 }
 
