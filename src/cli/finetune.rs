@@ -140,7 +140,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         }
     }
     let next = if summary.interrupted { ("", resume_command(args, &summary)) } else { talk(&summary.run_dir) };
-    progress.finish(&summary, &report::at_end(&summary.run_dir, !summary.interrupted), next);
+    progress.finish(&summary, &report::at_end(&summary.run_dir, &interrupter), next);
     match compared {
         Some(compared) => compared.print(&args.run, args.json, &summary)?,
         None if args.json && !summary.interrupted => print_json(&summary)?,

@@ -8,6 +8,7 @@ use crate::device::{self, DeviceSpec};
 use crate::format::{first_line, shell_word};
 use crate::run::log::{NO_REPORT, REPORT};
 use crate::run::{self, RunDir};
+use crate::train::Interrupter;
 use crate::view::report::{Comparison, PAGE, Report};
 
 /// The default file name of a page about several runs, in the working directory.
@@ -40,7 +41,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         [run] => run::open_or_locate(run)?,
         runs => return compare(runs, args.output.as_deref().unwrap_or(Path::new(COMPARISON))),
     };
-    let report = gather(&run, args.device.as_ref())?;
+    let report = gather(&run, args.device.as_ref(), &|| true)?;
     note_each("note", report.notes());
     let path = if let Some(path) = &args.output {
         output::write(path, &report.html())?;
@@ -64,12 +65,13 @@ fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes the report of a run that has just ended, and returns a line with its path or the error. A missing report is
-/// not a failure, since everything else is saved. The model is not `measured` for whoever waits for an interrupted
-/// command: with a large model that takes minutes.
-pub(super) fn at_end(run_dir: &Path, measured: bool) -> String {
+/// not a failure, since everything else is saved. Once it is interrupted, the model is not measured any more: with a large
+/// one that takes minutes.
+pub(super) fn at_end(run_dir: &Path, interrupter: &Interrupter) -> String {
+    let goes_on = || !interrupter.should_stop();
     let write = || -> anyhow::Result<()> {
         let run = RunDir::open(run_dir)?;
-        let report = if measured { gather(&run, None)? } else { Report::read(&run)? };
+        let report = if goes_on() { gather(&run, None, &goes_on)? } else { Report::read(&run)? };
         Ok(report.write(&run)?)
     };
     match write() {
@@ -82,12 +84,12 @@ pub(super) fn at_end(run_dir: &Path, measured: bool) -> String {
     }
 }
 
-/// The report of a run, measured on `device`, or on the run's device if that can be opened.
-fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
+/// The report of a run, measured on `device`, or on the run's device if that can be opened, while `goes_on` says yes.
+fn gather(run: &RunDir, device: Option<&DeviceSpec>, goes_on: &dyn Fn() -> bool) -> anyhow::Result<Report> {
     let mut report = Report::read(run)?;
     let of_run = || -> anyhow::Result<_> { Ok(device::open(&run.config()?.train.device.parse()?)?) };
     match device.map_or_else(of_run, |device| Ok(device::open(device)?)) {
-        Ok(opened) => report.measure(run, &opened.device),
+        Ok(opened) => report.measure(run, &opened.device, goes_on),
         Err(error) if device.is_some() => return Err(error),
         Err(error) => report.note(first_line(&error)),
     }

@@ -136,7 +136,7 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
         Err(code) => return Ok(code),
     };
     let next = if summary.interrupted { ("", resume_command(args, &summary)) } else { talk(&summary.run_dir) };
-    progress.finish(&summary, &report::at_end(&summary.run_dir, true), next);
+    progress.finish(&summary, &report::at_end(&summary.run_dir, &interrupter), next);
     if args.json {
         print_json(&summary)?;
     }
@@ -208,7 +208,7 @@ impl Session {
             return Err(error);
         }
         note(describe(&error));
-        progress.say(&report::at_end(&run_dir, true));
+        progress.say(&report::at_end(&run_dir, interrupter));
         Ok(Err(FAILED))
     }
 }

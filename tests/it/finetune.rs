@@ -476,8 +476,8 @@ fn assert_preferred(place: &Place, run: &str, config: Config, summary: &Summary)
     let beta = config.finetune.beta;
     let rewards = |model: &Gpt, batch: &tinderbox::data::Batch| -> [f64; 2] {
         let (tokens, _) = batch.clone().to_device(&model.device());
-        let means = model.row_losses(tokens, &batch.targets, MatmulPrecision::F32, None);
-        let means = means.try_into_vec_as::<f32>().expect("two numbers");
+        let means = model.row_losses(tokens, &batch.targets, MatmulPrecision::F32, None, &mut || true);
+        let means = means.expect("nothing stops it").try_into_vec_as::<f32>().expect("two numbers");
         [0, 1].map(|row| {
             let n = batch.targets[row * batch.seq_len..][..batch.seq_len].iter().filter(|it| **it >= 0).count();
             -f64::from(means[row]) * if config.finetune.preference == PreferenceLoss::Dpo { n as f64 } else { 1.0 }

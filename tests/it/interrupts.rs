@@ -1,5 +1,6 @@
 //! Runs interrupted between two steps, within a step, and within what follows a step.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 #[cfg(target_os = "linux")]
@@ -9,8 +10,9 @@ use std::{
 };
 
 use burn::tensor::{Device, Tensor};
-use tinderbox::config::Config;
-use tinderbox::model::LazyTensor;
+use tinderbox::config::{Config, ModelConfig, PositionKind};
+use tinderbox::data::{Split, Tokens};
+use tinderbox::model::{Gpt, LazyTensor};
 use tinderbox::run::{Checkpoint, Pending, Trained};
 use tinderbox::train::{Event, Job, Start, Summary, TrainError, evaluate};
 
@@ -112,8 +114,11 @@ fn interrupted_step_changes_nothing() {
     assert_eq!(weights_of(&whole), weights_of(&stopped), "the next step is the one that was not made");
 }
 
+/// Before a batch, before each of the two blocks and before the output layer.
+const ASKED_PER_BATCH: usize = 4;
+
 #[test]
-fn comparison_stops_between_batches_and_is_bounded() {
+fn comparison_stops_between_layers_and_is_bounded() {
     let place = Place::new();
     place.trained("run", &["train.max_steps=1"]);
     let opened = Trained::open(&place.path("run"), None).expect("it opens");
@@ -122,18 +127,38 @@ fn comparison_stops_between_batches_and_is_bounded() {
         let mut asked = Vec::new();
         let goes_on = |done, of| {
             asked.push((done, of));
-            done < n_allowed
+            asked.len() <= n_allowed
         };
         let loss = evaluate::rows_while(&opened.model, &val, 2, max_rows, goes_on).expect("the loss is finite");
         (loss, asked)
     };
     let (loss, asked) = measured(usize::MAX, usize::MAX);
     assert_eq!(loss, evaluate::full(&opened.model, &val, 2).ok());
-    assert!(asked.len() > 3 && asked.iter().enumerate().all(|(n, (done, of))| n == *done && asked.len() <= *of));
-    let (loss, asked) = measured(2, usize::MAX);
-    assert_eq!((loss, asked.len()), (None, 3));
+    assert!(asked.len() > 3 * ASKED_PER_BATCH);
+    assert!(asked.iter().enumerate().all(|(n, (done, of))| n / ASKED_PER_BATCH == *done && done < of), "{asked:?}");
+    for n in 0..=2 * ASKED_PER_BATCH {
+        let (loss, asked) = measured(n, usize::MAX);
+        assert_eq!((loss, asked.len()), (None, n + 1));
+    }
     let (loss, asked) = measured(usize::MAX, 4);
-    assert_eq!((loss.map(|loss| loss.tokens), asked.len()), (Some(4 * 16), 2));
+    assert_eq!((loss.map(|loss| loss.tokens), asked.len()), (Some(4 * 16), 2 * ASKED_PER_BATCH));
+}
+
+#[test]
+fn long_windows_are_compared_in_small_batches() {
+    let shape = ModelConfig { d_model: 2, n_layers: 1, n_heads: 1, n_kv_heads: 1, d_ff: 2, ..ModelConfig::default() };
+    let text = Split::from(Tokens::made_up(16_385, 5));
+    for (context_length, n_batches) in [(8192, 2), (4096, 2), (1024, 4)] {
+        let config = ModelConfig { context_length, position: PositionKind::Rope, ..shape.clone() }.with_derived();
+        let model = Gpt::new(&config, 5, 1, &Device::flex());
+        let mut batches = BTreeSet::new();
+        let goes_on = |batch, _| {
+            batches.insert(batch);
+            true
+        };
+        evaluate::rows_while(&model, &text, 4, usize::MAX, goes_on).expect("the loss is finite");
+        assert_eq!(batches.len(), n_batches, "windows of {context_length}");
+    }
 }
 
 #[test]

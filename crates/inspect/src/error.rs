@@ -7,6 +7,8 @@ use tinderbox_model::tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum InspectError {
+    #[error("the measurement was interrupted")]
+    Stopped,
     #[error("the prompt is empty\n  hint: give the model a text to read, such as --prompt \"The\"")]
     EmptyPrompt,
     #[error("the prompt cannot be read by this model")]

@@ -82,7 +82,15 @@ impl HeadEvidence {
     ///
     /// Weights on the query token itself are ignored. Snippets exclude the first token of a window, special tokens and
     /// blanks: a head attends to these when it has nothing to do.
-    pub fn measure(model: &Gpt, tokenizer: &Tokenizer, windows: &[Vec<u32>]) -> Result<Vec<Vec<Self>>, InspectError> {
+    ///
+    /// # Errors
+    /// [`InspectError::Stopped`], if `goes_on`, which is asked before each window, says no.
+    pub fn measure(
+        model: &Gpt,
+        tokenizer: &Tokenizer,
+        windows: &[Vec<u32>],
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Vec<Vec<Self>>, InspectError> {
         let config = model.config();
         let distinct: BTreeSet<u32> = windows.iter().flatten().copied().collect();
         let places: BTreeMap<u32, usize> = distinct.iter().enumerate().map(|(at, id)| (*id, at)).collect();
@@ -95,6 +103,9 @@ impl HeadEvidence {
         let mut heads = vec![vec![counted; config.n_heads]; config.n_layers];
         let mut n_rows = 0_usize;
         for (window, ids) in windows.iter().enumerate() {
+            if !goes_on() {
+                return Err(InspectError::Stopped);
+            }
             let t = ids.len();
             for query in 1..t {
                 ids[..query].iter().for_each(|id| even[places[id]] += 1.0 / (query + 1) as f64);
@@ -172,7 +183,8 @@ mod tests {
         let (config, tokenizer) = (ModelConfig { context_length: 32, ..small_config() }, Tokenizer::byte());
         let model = louder(&config, 256);
         let ids: Vec<u32> = "a b. a c. b a.".bytes().map(u32::from).collect();
-        let evidence = HeadEvidence::measure(&model, &tokenizer, std::slice::from_ref(&ids)).expect("finite values");
+        let evidence =
+            HeadEvidence::measure(&model, &tokenizer, std::slice::from_ref(&ids), &|| true).expect("finite values");
         let t = ids.len();
         each_map(&model, &ids, |layer, head, weights| {
             let it = &evidence[layer][head];

@@ -39,9 +39,12 @@ impl ScoredHeads {
     /// Measures on `windows` of a text, none longer than the context, and on [`N_REPEATED`] random sequences of their
     /// tokens, each repeated once.
     ///
+    /// # Errors
+    /// [`InspectError::Stopped`], if `goes_on`, which is asked before each of them, says no.
+    ///
     /// # Panics
     /// If there are no windows.
-    pub fn measure(model: &Gpt, windows: &[Vec<u32>]) -> Result<Self, InspectError> {
+    pub fn measure(model: &Gpt, windows: &[Vec<u32>], goes_on: &dyn Fn() -> bool) -> Result<Self, InspectError> {
         assert!(!windows.is_empty(), "no windows to read");
         let config = model.config();
         let (n_layers, n_heads, context_length) = (config.n_layers, config.n_heads, config.context_length);
@@ -50,6 +53,9 @@ impl ScoredHeads {
         let mut even = Tally::default();
         let mut tallies = vec![vec![Tally::default(); n_heads]; n_layers];
         let mut read = |ids: &[u32], add: &dyn Fn(&mut Tally, HeadMap<'_>)| {
+            if !goes_on() {
+                return Err(InspectError::Stopped);
+            }
             add(&mut even, HeadMap::causal(&even_map(ids.len()), ids.len()));
             each_map(model, ids, |layer, head, weights| {
                 add(&mut tallies[layer][head], HeadMap::causal(weights, ids.len()));
@@ -139,13 +145,17 @@ fn shuffle(ids: &mut [u32], rng: &mut impl Rng) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use burn::tensor::Device;
     use serde_json::Value;
 
     use super::*;
+    use crate::HeadEvidence;
     use crate::handmade::by_hand;
     use crate::testing::{attention, small_config};
     use tinderbox_model::config::{ModelConfig, PositionKind};
+    use tinderbox_model::tokenizer::Tokenizer;
 
     /// The first windows of a text, without its last token; all of a short text is one.
     fn windows(ids: &[u32], context_length: usize, n: usize) -> Vec<Vec<u32>> {
@@ -156,7 +166,25 @@ mod tests {
     fn measured(context_length: usize, n_tokens: u32, n_windows: usize) -> ScoredHeads {
         let model = Gpt::new(&ModelConfig { context_length, ..small_config() }, 11, 1, &Device::flex());
         let ids: Vec<u32> = (0..n_tokens).map(|i| (i * i + i / 3) % 11).collect();
-        ScoredHeads::measure(&model, &windows(&ids, context_length, n_windows)).expect("the windows fit the context")
+        ScoredHeads::measure(&model, &windows(&ids, context_length, n_windows), &|| true)
+            .expect("the windows fit the context")
+    }
+
+    #[test]
+    fn measurements_stop_between_windows() {
+        let model = Gpt::new(&ModelConfig { context_length: 4, ..small_config() }, 11, 1, &Device::flex());
+        let windows = [vec![1, 2, 3], vec![4, 5, 6]];
+        let tokenizer = Tokenizer::char_from_alphabet("abcdefghijk".chars()).expect("an alphabet");
+        let stopped_after = |n: usize| {
+            let asked = Cell::new(0);
+            let goes_on = || asked.replace(asked.get() + 1) < n;
+            let scored = ScoredHeads::measure(&model, &windows, &goes_on);
+            assert!(matches!(scored, Err(InspectError::Stopped)), "{scored:?}");
+            let seen = HeadEvidence::measure(&model, &tokenizer, &windows, &goes_on);
+            assert!(matches!(seen, Err(InspectError::Stopped)), "{seen:?}");
+            asked.get()
+        };
+        assert_eq!([0, 1, 2 + N_REPEATED - 1].map(stopped_after), [2, 3, 2 + N_REPEATED + 1]);
     }
 
     #[test]
@@ -262,7 +290,7 @@ mod tests {
             }
         });
         let ids: Vec<u32> = (0..200).map(|i| (i * 5 + i / 7) % N as u32).collect();
-        let heads = ScoredHeads::measure(&model, &windows(&ids, T, 4)).expect("the windows fit the context");
+        let heads = ScoredHeads::measure(&model, &windows(&ids, T, 4), &|| true).expect("the windows fit the context");
         assert_eq!(heads.period, N);
         let [first, second] = [heads.scores[0][0], heads.scores[1][0]];
         assert_eq!(first.kind(), HeadKind::PreviousToken, "{first:?}");

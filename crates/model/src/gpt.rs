@@ -190,14 +190,31 @@ impl Gpt {
         precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
     ) -> Tensor<1> {
-        let [b, t] = tokens.dims();
-        let hidden = self.hidden_for_loss(tokens, lengths, precision, dropout);
-        let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
-        kernels::cross_entropy(hidden, self.loss_output(), targets, self.config.logit_softcap, precision) // [1]
+        let loss = self.loss_while(tokens, lengths, targets, precision, dropout, &mut || true);
+        loss.expect("nothing stops this pass")
     }
 
-    /// The mean cross-entropy of each row in nats per token, like [`Gpt::loss`] of all rows. The loss of a row is 0 if
-    /// none of its targets counts.
+    /// Like [`Gpt::loss`]; `None` if `goes_on`, which is asked before each block and before the output layer, says no.
+    ///
+    /// # Panics
+    /// As [`Gpt::loss`].
+    pub fn loss_while(
+        &self,
+        tokens: Tensor<2, Int>,
+        lengths: Option<Arc<[usize]>>,
+        targets: impl Into<Targets>,
+        precision: MatmulPrecision,
+        dropout: Option<DropoutKey>,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Option<Tensor<1>> {
+        let [b, t] = tokens.dims();
+        let hidden = self.hidden_for_loss(tokens, lengths, precision, dropout, goes_on)?;
+        let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
+        Some(kernels::cross_entropy(hidden, self.loss_output(), targets, self.config.logit_softcap, precision)) // [1]
+    }
+
+    /// The mean cross-entropy of each row in nats per token, like [`Gpt::loss_while`] of all rows. The loss of a row is 0
+    /// if none of its targets counts.
     ///
     /// # Shapes
     /// `tokens: [B, T]`, as many targets -> `[B]`
@@ -210,9 +227,10 @@ impl Gpt {
         targets: &[i32],
         precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
-    ) -> Tensor<1> {
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Option<Tensor<1>> {
         let ([_, t], device) = (tokens.dims(), tokens.device());
-        let hidden = self.hidden_for_loss(tokens, None, precision, dropout); // [B, T, C]
+        let hidden = self.hidden_for_loss(tokens, None, precision, dropout, goes_on)?; // [B, T, C]
         let row = |(row, targets): (usize, &[i32])| {
             if targets.iter().all(|target| *target == kernels::IGNORE_INDEX) {
                 return Tensor::zeros([1], &device);
@@ -221,7 +239,7 @@ impl Gpt {
             let targets = Targets::new(targets.to_vec(), &device);
             kernels::cross_entropy(hidden, self.loss_output(), targets, self.config.logit_softcap, precision) // [1]
         };
-        Tensor::cat(targets.chunks(t).enumerate().map(row).collect(), 0) // [B]
+        Some(Tensor::cat(targets.chunks(t).enumerate().map(row).collect(), 0)) // [B]
     }
 
     /// The scaled input of the output layer, from which the loss is computed.
@@ -234,12 +252,14 @@ impl Gpt {
         lengths: Option<Arc<[usize]>>,
         precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
-    ) -> Tensor<3> {
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Option<Tensor<3>> {
         assert!(precision == MatmulPrecision::F32 || device::is_flex(&tokens.device()), "only flex multiplies in bf16");
         let mut probe = NoProbe;
         let mut pass = Pass::new(&mut probe, precision, dropout);
         pass.lengths = lengths;
-        scaled(self.hidden(tokens, None, &mut pass), self.config.logit_scale)
+        let hidden = self.hidden_while(tokens, None, &mut pass, goes_on)?;
+        Some(scaled(hidden, self.config.logit_scale))
     }
 
     fn loss_output(&self) -> Output {
@@ -274,9 +294,23 @@ impl Gpt {
     fn hidden<P: Probe>(
         &self,
         tokens: Tensor<2, Int>,
-        mut cache: Option<&mut KvCache>,
+        cache: Option<&mut KvCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
+        self.hidden_while(tokens, cache, pass, &mut || true).expect("nothing stops this pass")
+    }
+
+    /// `None` if `goes_on`, which is asked before each block and after the last, says no.
+    ///
+    /// # Shapes
+    /// `tokens: [B, T]` -> `[B, T, C]`
+    fn hidden_while<P: Probe>(
+        &self,
+        tokens: Tensor<2, Int>,
+        mut cache: Option<&mut KvCache>,
+        pass: &mut Pass<'_, P>,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Option<Tensor<3>> {
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         let longest =
             pass.lengths.as_ref().map_or(tokens.dims()[1], |lengths| lengths.iter().copied().max().unwrap_or(0));
@@ -299,6 +333,9 @@ impl Gpt {
         x = pass.drop(Point::Embedding, x, self.config.dropout);
         pass.embedding = self.config.embedding_skip.then(|| x.clone());
         for (block_idx, block) in self.blocks.iter().enumerate() {
+            if !goes_on() {
+                return None;
+            }
             pass.enter(Some(block_idx));
             let cache = cache.as_mut().map(|cache| cache.layer(block_idx));
             let rotation = if self.config.has_local_rope(block_idx) { &local } else { &rotation };
@@ -306,7 +343,7 @@ impl Gpt {
             x = block.forward(x, rotation, cache, pass);
         }
         pass.enter(None);
-        pass.visit(Point::Norm, self.norm.forward(x))
+        goes_on().then(|| pass.visit(Point::Norm, self.norm.forward(x)))
     }
 
     /// The embedding of each token, without that of its position.

@@ -23,8 +23,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (opened, text) = args.measured.open()?;
     let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
-    let heads = ScoredHeads::measure(&opened.model, &windows)?;
-    let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows)?;
+    let heads = ScoredHeads::measure(&opened.model, &windows, &|| true)?;
+    let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows, &|| true)?;
     let mut json = serde_json::to_value(&heads)?;
     json["evidence"] = serde_json::to_value(&evidence)?;
     let drawn = Drawn { json: json.to_string(), sheet: view::scored_heads_sheet(&heads, &evidence) };

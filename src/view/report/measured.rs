@@ -44,7 +44,7 @@ pub(super) struct Measured {
     pub attention: Option<PromptDetails>,
 }
 
-pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn Error>> {
+pub(super) fn measure(run: &RunDir, device: &Device, goes_on: &dyn Fn() -> bool) -> Result<Measured, Box<dyn Error>> {
     let checkpoint = run.best()?;
     let state = Checkpoint::read_state(&checkpoint)?;
     let config = run.config()?;
@@ -60,8 +60,8 @@ pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn
         None => (config.model.context_length, N_WINDOWS),
     };
     let windows = batch::spread_tokens(&corpus.val, length, n)?;
-    let heads = logged.map_or_else(|| ScoredHeads::measure(&model, &windows), Ok)?;
-    let evidence = HeadEvidence::measure(&model, &tokenizer, &windows)?;
+    let heads = logged.map_or_else(|| ScoredHeads::measure(&model, &windows, goes_on), Ok)?;
+    let evidence = HeadEvidence::measure(&model, &tokenizer, &windows, goes_on)?;
     Ok(Measured { step, heads, evidence, attention: attention(&model, &tokenizer, &corpus.val)? })
 }
 

@@ -121,9 +121,9 @@ impl Report {
     }
 
     /// Measures the run's best weights on its validation split, on `device`. This takes about as long as reading 80
-    /// windows of the split. If this fails, a note says why.
-    pub fn measure(&mut self, run: &RunDir, device: &Device) {
-        match measured::measure(run, device) {
+    /// windows of the split. If this fails, or `goes_on` says no, a note says why.
+    pub fn measure(&mut self, run: &RunDir, device: &Device, goes_on: &dyn Fn() -> bool) {
+        match measured::measure(run, device, goes_on) {
             Ok(measured) => self.measured = Some(measured),
             Err(error) => {
                 let error = error.to_string(); // without its hint

@@ -44,6 +44,9 @@ pub(super) fn bits_per_byte(nats_per_token: f64, tokens_per_byte: f64) -> f64 {
 /// The number of batches sent to the device before their losses are read back, which synchronizes with the device.
 const BATCHES_AHEAD: usize = 16;
 
+/// The most tokens of a batch after an interrupt, or that may be interrupted: a layer of so many takes a moment.
+const TOKENS_OF_A_MOMENT: usize = 8192;
+
 /// The number of batches that each rank computes before all ranks exchange their losses and stop requests.
 const BATCHES_OF_A_RANK: usize = 4;
 
@@ -55,8 +58,13 @@ pub fn full(model: &Gpt, data: &dyn BatchSource, batch_size: usize) -> Result<Lo
     mean(model, data.windows(model.config().context_length, batch_size), MatmulPrecision::F32)
 }
 
-/// Like [`full`], over at most `max_rows` rows, spread evenly over `data`. `goes_on` is asked before each batch, with the
-/// numbers of batches done and of all; `None` if it said no.
+/// `batch_size`, or fewer rows if these hold more than [`TOKENS_OF_A_MOMENT`].
+pub(super) fn rows_of_a_moment(batch_size: usize, context_length: usize) -> usize {
+    batch_size.min(TOKENS_OF_A_MOMENT / context_length).max(1)
+}
+
+/// Like [`full`], over at most `max_rows` rows, spread evenly over `data`, in batches that take moments. `goes_on` is asked
+/// before each batch and each of its layers, with the numbers of batches done and of all; `None` if it said no.
 pub fn rows_while(
     model: &Gpt,
     data: &dyn BatchSource,
@@ -64,7 +72,9 @@ pub fn rows_while(
     max_rows: usize,
     mut goes_on: impl FnMut(usize, usize) -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
-    let batches = data.spread(model.config().context_length, batch_size, max_rows.div_ceil(batch_size));
+    let context_length = model.config().context_length;
+    let batch_size = rows_of_a_moment(batch_size, context_length);
+    let batches = data.spread(context_length, batch_size, max_rows.div_ceil(batch_size));
     let n_batches = n_batches(&batches);
     mean_while(model, batches, MatmulPrecision::F32, &Ranks::alone(), |done| goes_on(done, n_batches))
 }
@@ -117,23 +127,23 @@ pub(super) fn mean_while(
     ranks: &Ranks,
     goes_on: impl FnMut(usize) -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
-    let loss = |batch: Batch| {
+    let loss = |batch: Batch, goes_on: &mut dyn FnMut() -> bool| {
         let (tokens, targets) = batch.to_device(&model.device());
-        model.loss(tokens, None, targets, precision, None)
+        model.loss_while(tokens, None, targets, precision, None, goes_on)
     };
     let means = means_while(batches, Batch::n_targets, loss, ranks, goes_on)?;
     Ok(means.map(|(tokens, [nats_per_token])| Loss { tokens, nats_per_token }))
 }
 
-/// The means of what `measure` returns of each batch, `[K]`, weighted by the number of what it is a mean of, and the sum
-/// of these. The batches are divided among the ranks, which all call this function with the same weights; `None` if
-/// `goes_on`, which is asked before each batch with the number of those done, said no on any rank. The numbers are added
-/// in batch order, no matter which rank computed them, so that ranks whose CPUs round alike get the same result as a
-/// single process.
+/// The means of what `measure` returns of each batch, `[K]`, weighted by the number of what it is a mean of, and the
+/// sum of these. The batches are divided among the ranks, which all call this function with the same weights; `None` if
+/// `goes_on`, which is asked before each batch with the number of those done, and by `measure` within it, said no on
+/// any rank. The numbers are added in batch order, no matter which rank computed them, so that ranks whose CPUs round
+/// alike get the same result as a single process.
 pub(super) fn means_while<const K: usize>(
     mut batches: impl Iterator<Item = Batch>,
     n_of: impl Fn(&Batch) -> usize,
-    measure: impl Fn(Batch) -> Tensor<1>,
+    measure: impl Fn(Batch, &mut dyn FnMut() -> bool) -> Option<Tensor<1>>,
     ranks: &Ranks,
     mut goes_on: impl FnMut(usize) -> bool,
 ) -> Result<Option<(usize, [f64; K])>, TensorReadError> {
@@ -159,7 +169,7 @@ pub(super) fn means_while<const K: usize>(
 /// The `K` numbers of each batch, computed by all ranks together; `None` if a rank was stopped.
 fn means_of<const K: usize>(
     batches: Vec<Batch>,
-    measure: &impl Fn(Batch) -> Tensor<1>,
+    measure: &impl Fn(Batch, &mut dyn FnMut() -> bool) -> Option<Tensor<1>>,
     ranks: &Ranks,
     mut goes_on: impl FnMut(usize) -> bool,
 ) -> Result<Option<Vec<f32>>, TensorReadError> {
@@ -167,12 +177,14 @@ fn means_of<const K: usize>(
     let mut means = vec![0.0; n + 1]; // the last element counts stopped ranks
     let (mut places, mut unread) = (Vec::new(), Vec::new());
     for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
-        if !goes_on(place) {
+        let mut goes_on = || goes_on(place);
+        let measured = if goes_on() { measure(batch, &mut goes_on) } else { None };
+        let Some(measured) = measured else {
             means[n] = 1.0;
             break;
-        }
+        };
         places.push(place);
-        unread.push(measure(batch));
+        unread.push(measured);
     }
     let read = if unread.is_empty() { Ok(Vec::new()) } else { Tensor::cat(unread, 0).try_into_vec_as::<f32>() };
     for (idx, place) in places.into_iter().enumerate() {

@@ -35,20 +35,29 @@ impl Preference {
         dropout: Option<DropoutKey>,
     ) -> Tensor<1> {
         let base = || model.valid().without_adapters();
-        let [losses, _, is_pair] = self.of_pairs(model, &base, batch, precision, dropout);
+        let pairs = self.of_pairs(model, &base, batch, precision, dropout, &mut || true);
+        let [losses, _, is_pair] = pairs.expect("nothing stops a step");
         (losses * is_pair).sum()
     }
 
     /// The means over the pairs in a batch, `[3]`: the loss, the share of pairs whose better answer has the higher
     /// reward, and the difference between the rewards. A reward is what TRL calls one: beta times the log-probability of
-    /// an answer, of `dpo` minus that of the model `base`, of `orpo` per token.
-    pub(super) fn measure(&self, model: &Gpt, base: &Gpt, batch: &Batch, precision: MatmulPrecision) -> Tensor<1> {
-        let [losses, margins, _] = self.of_pairs(model, &|| base.clone(), batch, precision, None);
+    /// an answer, of `dpo` minus that of the model `base`, of `orpo` per token. `None` if `goes_on` says no.
+    pub(super) fn measure(
+        &self,
+        model: &Gpt,
+        base: &Gpt,
+        batch: &Batch,
+        precision: MatmulPrecision,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Option<Tensor<1>> {
+        let [losses, margins, _] = self.of_pairs(model, &|| base.clone(), batch, precision, None, goes_on)?;
         let is_right = margins.clone().greater_elem(0.0).float();
-        Tensor::cat([losses, is_right, margins].map(Tensor::mean).to_vec(), 0)
+        Some(Tensor::cat([losses, is_right, margins].map(Tensor::mean).to_vec(), 0))
     }
 
-    /// The loss of each pair, how much higher the reward of its better answer is, and 0 if it is padding, `[n]` each.
+    /// The loss of each pair, how much higher the reward of its better answer is, and 0 if it is padding, `[n]` each;
+    /// `None` if `goes_on` says no.
     fn of_pairs(
         &self,
         model: &Gpt,
@@ -56,10 +65,11 @@ impl Preference {
         batch: &Batch,
         precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
-    ) -> [Tensor<1>; 3] {
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Option<[Tensor<1>; 3]> {
         let (device, n) = (model.device(), batch.batch_size / 2);
         let (tokens, _) = batch.clone().to_device(&device);
-        let means = model.row_losses(tokens, &batch.targets, precision, dropout); // [2 n]
+        let means = model.row_losses(tokens, &batch.targets, precision, dropout, goes_on)?; // [2 n]
         let [chosen, rejected] = [0, n].map(|from| means.clone().narrow(0, from, n)); // [n] each
         let counts: Vec<f32> = batch.targets.chunks(batch.seq_len).map(n_counted).collect();
         let on_device = |numbers: &[f32]| Tensor::<1>::from_data(numbers, &device);
@@ -67,7 +77,8 @@ impl Preference {
         let is_pair: Vec<f32> = counts[..n].iter().map(|count| if *count > 0.0 { 1.0 } else { 0.0 }).collect();
         let [losses, margins] = match self.kind {
             PreferenceLoss::Dpo => {
-                let of_base: Vec<f32> = (0..n).map(|pair| self.of_base(base, batch, pair, precision)).collect();
+                let of_base = (0..n).map(|pair| self.of_base(base, batch, pair, precision, goes_on));
+                let of_base: Vec<f32> = of_base.collect::<Option<_>>()?;
                 let [chosen_tokens, rejected_tokens] = [&counts[..n], &counts[n..]].map(on_device);
                 let margins = (rejected * rejected_tokens - chosen * chosen_tokens - on_device(&of_base)) * self.beta;
                 [-activation::log_sigmoid(margins.clone()), margins]
@@ -85,11 +96,18 @@ impl Preference {
                 [chosen - activation::log_sigmoid(likelier) * self.beta, margins]
             }
         };
-        [losses, margins, on_device(&is_pair)]
+        Some([losses, margins, on_device(&is_pair)])
     }
 
     /// How much likelier the base finds the better answer of a pair, in nats.
-    fn of_base(&self, base: &dyn Fn() -> Gpt, batch: &Batch, pair: usize, precision: MatmulPrecision) -> f32 {
+    fn of_base(
+        &self,
+        base: &dyn Fn() -> Gpt,
+        batch: &Batch,
+        pair: usize,
+        precision: MatmulPrecision,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Option<f32> {
         let (n, t) = (batch.batch_size / 2, batch.seq_len);
         let rows = [pair, pair + n].map(|row| row * t..(row + 1) * t);
         let end = |row: &std::ops::Range<usize>| {
@@ -97,7 +115,7 @@ impl Preference {
         };
         let seq_len = rows.iter().map(end).max().unwrap_or(0);
         if seq_len == 0 {
-            return 0.0;
+            return Some(0.0);
         }
         let cut = |all: &[i32]| rows.iter().flat_map(|row| all[row.clone()][..seq_len].to_vec()).collect::<Vec<i32>>();
         let alone =
@@ -105,16 +123,16 @@ impl Preference {
         let key = [&alone.inputs[..], &alone.targets].concat();
         let known = |of_base: &HashMap<Vec<i32>, f32>| of_base.get(&key).copied();
         if let Some(known) = known(&self.of_base.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return known;
+            return Some(known);
         }
         let base = base();
         let (tokens, _) = alone.clone().to_device(&base.device());
-        let means = base.row_losses(tokens, &alone.targets, precision, None).try_into_vec_as::<f32>();
+        let means = base.row_losses(tokens, &alone.targets, precision, None, goes_on)?.try_into_vec_as::<f32>();
         let counts: Vec<f32> = alone.targets.chunks(seq_len).map(n_counted).collect();
         // Reading the loss of the step reports a failed device.
         let margin = means.map_or(f32::NAN, |means| means[1] * counts[1] - means[0] * counts[0]);
         self.of_base.lock().unwrap_or_else(PoisonError::into_inner).insert(key, margin);
-        margin
+        Some(margin)
     }
 }
 

@@ -290,8 +290,9 @@ impl<'a> Training<'a> {
 
     fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         if self.evaluated_step != Some(self.trainer.steps()) {
-            // The loss of one batch shows whether these weights give finite numbers.
+            // The loss of one batch shows whether these weights give finite numbers, maybe to who interrupted the run.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
+            let batch_size = evaluate::rows_of_a_moment(batch_size, self.config.model.context_length);
             let model = self.trainer.evaluated();
             let precision = matmul_precision.on(&self.device.device);
             let loss = evaluate::estimate(&model, &self.corpus.val_batches(), batch_size, 1, precision);

@@ -16,7 +16,7 @@ use crate::train::files::Files;
 use crate::train::observer::{Evaluation, Event, Preferred};
 use crate::train::parallel::weights_of_first;
 use crate::train::preference::Preference;
-use tinderbox_inspect::{self as inspect, ScoredHeads};
+use tinderbox_inspect::{self as inspect, InspectError, ScoredHeads};
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::Gpt;
 use tinderbox_model::generate::Generator;
@@ -48,13 +48,20 @@ impl Training<'_> {
 
     /// Measures the initial weights of a new run; false if interrupted.
     fn measure_start(&mut self) -> Result<bool, TrainError> {
+        let mut inherited = None;
         if self.state.started_from.is_some() {
             // This evaluation is for comparison only: the best checkpoint must have weights trained by this run.
-            let Some(inherited) = self.estimate_losses()? else { return Ok(false) };
+            inherited = self.estimate_losses()?;
+            if inherited.is_none() {
+                return Ok(false);
+            }
+        }
+        let (true, heads) = self.score_heads()? else { return Ok(false) };
+        if let Some(inherited) = inherited {
             self.write(|logs| logs.evaluated(&inherited, 0))?;
             self.observer.observe(&Event::Evaluated(&inherited));
         }
-        self.measure_heads()?;
+        self.write_heads(heads)?;
         Ok(true)
     }
 
@@ -62,6 +69,7 @@ impl Training<'_> {
     fn evaluate(&mut self) -> Result<bool, TrainError> {
         self.observer.observe(&Event::Evaluating);
         let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
+        let (true, heads) = self.score_heads()? else { return Ok(false) };
         let Evaluation { step, val_loss, preferred, .. } = evaluation;
         self.evaluated_step = Some(step);
         if self.state.best.is_none_or(|best| val_loss < best.val_loss) {
@@ -74,7 +82,7 @@ impl Training<'_> {
         let tokens = self.tokens();
         self.write(|logs| logs.evaluated(&evaluation, tokens))?;
         self.observer.observe(&Event::Evaluated(&evaluation));
-        self.measure_heads()?;
+        self.write_heads(heads)?;
         Ok(true)
     }
 
@@ -125,21 +133,29 @@ impl Training<'_> {
         }
     }
 
-    fn measure_heads(&mut self) -> Result<(), TrainError> {
+    /// Scores the attention heads on rank 0, if configured; false if interrupted.
+    fn score_heads(&mut self) -> Result<(bool, Option<ScoredHeads>), TrainError> {
         if !self.config.train.head_metrics {
-            return Ok(());
+            return Ok((true, None));
         }
-        self.on_first(|run| {
-            let step = run.trainer.steps();
+        let (is_done, heads) = self.on_first(|run| {
             let model = run.trainer.evaluated();
             let windows = batch::spread_tokens(&run.corpus.val, model.config().context_length, inspect::N_WINDOWS)?;
-            let heads = ScoredHeads::measure(&model, &windows).map_err(|source| TrainError::Heads {
-                step,
-                source: Box::new(source),
-                kept: run.kept(),
-            })?;
-            run.write(|logs| logs.heads(step, &heads))
-        })
+            match ScoredHeads::measure(&model, &windows, &|| !run.interrupter.should_stop()) {
+                Ok(heads) => Ok((true, Some(heads))),
+                Err(InspectError::Stopped) => Ok((false, None)),
+                Err(source) => {
+                    let (step, source) = (run.trainer.steps(), Box::new(source));
+                    Err(TrainError::Heads { step, source, kept: run.kept() })
+                }
+            }
+        })?;
+        Ok((self.trainer.ranks().agree(is_done)?, heads))
+    }
+
+    fn write_heads(&mut self, heads: Option<ScoredHeads>) -> Result<(), TrainError> {
+        let step = self.trainer.steps();
+        heads.map_or(Ok(()), |heads| self.write(|logs| logs.heads(step, &heads)))
     }
 
     /// Generates a sample, if configured; false if interrupted.
@@ -276,7 +292,9 @@ impl Measure<'_> {
             let loss = evaluate::mean_while(model, batches, precision, ranks, goes_on)?;
             return Ok(loss.map(|loss| Mean { loss: loss.nats_per_token, preferred: None }));
         };
-        let measure = |batch: Batch| preference.measure(model, base, &batch, precision);
+        let measure = |batch: Batch, goes_on: &mut dyn FnMut() -> bool| {
+            preference.measure(model, base, &batch, precision, goes_on)
+        };
         let means = evaluate::means_while(batches, |batch| batch.batch_size / 2, measure, ranks, goes_on)?;
         Ok(means.map(|(_, [loss, accuracy, margin])| Mean { loss, preferred: Some(Preferred { accuracy, margin }) }))
     }
