@@ -127,8 +127,8 @@ impl Template<'_> {
         if *text_limits_model {
             let per_token = short(parameters / train_tokens);
             return format!(
-                "{per_token} of them in the blocks for each token of the training split; a larger model would rather \
-                 learn so short a text by heart."
+                "{per_token} of them in the blocks for each token of the training split; a larger model would memorize \
+                 so short a text."
             );
         }
         let (n, time) = (short(epochs * train_tokens / parameters), minutes(self.known.request.minutes));
@@ -141,11 +141,11 @@ impl Template<'_> {
     fn why_dropout(&self) -> String {
         let epochs = short(self.choice.epochs);
         if self.choice.config.model.dropout > 0.0 {
-            format!("The text is gone through {epochs} times; this makes it harder to learn by heart.")
+            format!("The run reads the text {epochs} times; dropout makes it harder to memorize.")
         } else if self.choice.epochs < 8.0 {
-            format!("Off: the text is gone through only {epochs} times.")
+            format!("Off: the run reads the text only {epochs} times.")
         } else {
-            format!("Off: the text is gone through {epochs} times, but the model is small for it.")
+            format!("Off: the run reads the text {epochs} times, but the model is too small to memorize it.")
         }
     }
 
@@ -155,8 +155,8 @@ impl Template<'_> {
         let (epochs, wanted) = (short(*epochs), minutes(self.known.request.minutes));
         if *text_ends_first {
             return format!(
-                "{epochs} times through the text, about {time} of your {wanted}: to go on would only learn it \
-                 by heart. More text would use more time."
+                "{epochs} times through the text, about {time} of your {wanted}: more steps would only memorize it. \
+                 More text would use more time."
             );
         }
         let step = milliseconds(speed.step.median_ms);

@@ -65,9 +65,9 @@ impl TokenChoice {
                 "Bytes: {seen} are too many for a token each, and {bytes} bytes of text too few to find frequent \
                  pieces in (from {least} on)."
             ),
-            _ if is_small => "Pieces of several characters: so long a text is gone through sooner in larger steps, \
-                              and the same window holds more of it."
-                .to_owned(),
+            _ if is_small => {
+                "Pieces of several characters: a step reads and a window holds more of the text.".to_owned()
+            }
             _ => format!(
                 "Frequent pieces, from single bytes up to words: {seen} are too many for a token each, since most are \
                  rare."
