@@ -4,7 +4,7 @@
 
 use palette::color_difference::Ciede2000;
 use palette::white_point::D65;
-use palette::{FromColor, Lab, LinSrgb, Srgb};
+use palette::{FromColor, GetHue, Lab, LinSrgb, Srgb};
 
 use crate::view::svg::plot::N_SERIES;
 use crate::view::theme::{Theme, rgb};
@@ -25,6 +25,19 @@ fn seen(color: LinSrgb<f64>, vision: [[f64; 3]; 3]) -> Lab<D65, f64> {
     let rgb: [f64; 3] = color.into();
     let seen = vision.map(|row| row.iter().zip(rgb).map(|(factor, c)| factor * c).sum::<f64>().clamp(0.0, 1.0));
     Lab::from_color(LinSrgb::from(seen))
+}
+
+/// A head that a reader knows by its colour has that colour in the other theme, too.
+#[test]
+fn series_have_one_hue_in_both_themes() {
+    for at in 0..N_SERIES {
+        let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| {
+            let color = Srgb::from(rgb(&format!("series-{at}"), theme)).into_linear::<f64>();
+            Lab::<D65, f64>::from_color(color).get_hue()
+        });
+        let apart = (light - dark).into_degrees().abs();
+        assert!(apart < 20.0, "series {at}: {apart:.0} degrees");
+    }
 }
 
 #[test]

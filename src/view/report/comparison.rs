@@ -70,7 +70,7 @@ impl Comparison {
 
     fn column(&self, column: Column, names: &[String]) -> Chart {
         let runs = names.iter().zip(&self.reports).enumerate().rev();
-        let of_runs = runs.map(|(at, (name, report))| (name.clone(), ranked_class(at), &report.curves));
+        let of_runs = runs.map(|(at, (name, report))| (name.clone(), ranked_class(at, names.len()), &report.curves));
         Chart { is_ranked: true, ..column.chart(of_runs) }
     }
 
@@ -87,7 +87,7 @@ impl Comparison {
                 "<tr><th scope=\"row\"><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"line {}\" d=\"M1 \
                  5H19\"/></svg>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{speed}</td><td>{}</td>\
                  </tr>\n",
-                ranked_class(at),
+                ranked_class(at, names.len()),
                 escape(name),
                 loss(facts.val_bits_per_byte),
                 loss(facts.val_loss),

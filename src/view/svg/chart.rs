@@ -1,6 +1,6 @@
 //! Charts of curves: scales, curves, a marked point and a legend.
 
-use crate::view::svg::plot::{Axis, N_SERIES, Plot, Point, ends, margin, text_width, thinned};
+use crate::view::svg::plot::{Axis, N_SERIES, Plot, Point, ends, margin, series_of, text_width, thinned};
 use crate::view::svg::{self, Anchor, Drawing, plot};
 
 /// The most points of a curve with dots.
@@ -72,9 +72,9 @@ pub(crate) struct Series {
 /// The class of a curve that has no colour of its own.
 pub(crate) const PLAIN: &str = "train";
 
-/// The class of a curve by its rank: the best have colours.
-pub(crate) fn ranked_class(rank: usize) -> String {
-    if rank < N_SERIES { format!("series-{rank}") } else { PLAIN.to_owned() }
+/// The class of a curve by its rank among `n`: the best have colours, those of few as far apart as can be.
+pub(crate) fn ranked_class(rank: usize, n: usize) -> String {
+    if rank < N_SERIES { format!("series-{}", series_of(rank, n.min(N_SERIES))) } else { PLAIN.to_owned() }
 }
 
 impl Series {
@@ -268,6 +268,13 @@ mod tests {
             ["Loss", "nats per token"],
             vec![Series { has_dots: true, ..Series::new("training", "train".to_owned(), points) }],
         )
+    }
+
+    #[test]
+    fn colours_of_few_runs_are_far_apart() {
+        let classes = |n: usize| (0..n).map(|rank| ranked_class(rank, n)).collect::<Vec<_>>();
+        assert_eq!(classes(2), ["series-0", "series-5"]);
+        assert_eq!(classes(7)[4..], ["series-4", "series-5", PLAIN]);
     }
 
     #[test]

@@ -98,13 +98,13 @@ pub(super) fn scatters(outcome: &Outcome) -> String {
         }
         for (at, row, loss) in known.iter().rev() {
             let (x, center) = (along.at(&row.values[key]), y.at(*loss));
-            let class = ranked_class(*at);
+            let class = ranked_class(*at, outcome.trials.len());
             if let Some([low, high]) = row.seeds {
                 let [from, to] = [low, high].map(|end| y.at(end));
                 body += &format!("<path class=\"line {class}\" d=\"M{x:.1} {from:.1}V{to:.1}\"/>\n");
             }
             body += &format!(
-                "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{center:.1}\" r=\"4\"><title>{}: {loss:.4}</title></circle>\n",
+                "<circle class=\"dot {class}\" data-setting=\"{at}\" cx=\"{x:.1}\" cy=\"{center:.1}\" r=\"4\"><title>{}: {loss:.4}</title></circle>\n",
                 escape(&values(outcome, row))
             );
         }
