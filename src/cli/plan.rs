@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let about = format!("{} · {} parameters", args.config.display(), grouped(plan.parameters.total));
         let text = without_control(&view::plan_table(&plan, &config)).into_owned();
         let json = json_of(vec![serde_json::to_string(&plan)?]);
-        args.output.write_sheets("A plan", &about, &text, &json, &[view::plan_sheet(&text, &config)])?;
+        args.output.write_sheets("A plan", &about, &text, &json, &[view::plan_sheet(&text, &plan, &config)])?;
         note_each("note", &plan.notes);
     }
     note_each("warning", &plan.warnings);

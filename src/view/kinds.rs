@@ -43,6 +43,10 @@ impl Lead {
         Some(Self { what: what.to_owned(), share: share?, even: even? })
     }
 
+    pub fn share(&self) -> String {
+        percent(self.share)
+    }
+
     /// `33 % the token before`
     pub fn short(&self) -> String {
         format!("{} {}", percent(self.share), self.what)
@@ -69,6 +73,16 @@ pub(crate) fn lead(scores: &HeadScores, even: &HeadScores, evidence: Option<&Hea
     let tokens = evidence.into_iter().flat_map(|evidence| &evidence.tokens).map(token);
     let all = places.into_iter().flatten().chain(tokens);
     all.max_by(|a, b| (a.share - a.even).total_cmp(&(b.share - b.even)))
+}
+
+/// The kind of a head; of a mixed one, its main target.
+pub(crate) fn name(scores: &HeadScores, lead: Option<&Lead>) -> String {
+    match (scores.kind(), lead) {
+        (HeadKind::Mixed, Some(Lead { what, .. })) => {
+            what.replace("the token before", "previous token").trim_start_matches("the ").to_owned()
+        }
+        (kind, _) => kind.to_string(),
+    }
 }
 
 pub(crate) fn token(SeenToken { token, share, even }: &SeenToken) -> Lead {
@@ -118,7 +132,10 @@ mod tests {
         let near = "The part up to 4 tokens away has 82 % of its attention; an even head gives it 13 %.";
         assert_eq!(own(scores(0.07, 0.31, 0.82)), near);
         let mixed = scores(0.1, 0.33, 0.7);
-        assert_eq!(lead(&mixed, &even, None).expect("a mixed head has a main target").short(), "33 % the token before");
+        let most = lead(&mixed, &even, None).expect("a mixed head has a main target");
+        assert_eq!(most.short(), "33 % the token before");
+        assert_eq!(name(&mixed, Some(&most)), "previous token");
+        assert_eq!(name(&scores(0.77, 0.05, 0.85), Some(&most)), "self");
         let seen = SeenToken { token: " \"".to_owned(), share: 0.4, even: 0.02 };
         let evidence = HeadEvidence { tokens: vec![seen], snippets: Vec::new() };
         assert_eq!(

@@ -32,7 +32,7 @@ pub use sheet::heads::scored_heads_sheet;
 pub use sheet::html::sheets_html;
 pub use sheet::map::embedding_map_sheet;
 pub use sheet::measured::{ablation_sheet, lens_sheet, patching_sheet};
-pub use sheet::pieces::{ReadText, compared_sheet, tokens_sheet};
+pub use sheet::pieces::{ReadText, compared_sheet, records_sheet, tokens_sheet};
 pub use sheet::plan::plan_sheet;
 pub use sheet::svg::sheets_svg;
 pub use sheet::text::sheet_text;

@@ -50,7 +50,14 @@ fn lens_is_grid_of_layers_by_tokens() {
         browser.evaluate("document.querySelector('.cells').focus()");
         browser.press("ArrowRight");
         assert!(browser.texts("figure output")[0].starts_with("After “·”, token 3, layer 0: "));
-        let terms = browser.texts(".bars [role=cell]");
+        let marked = browser.all(&format!("{ALL} [role=cell]"), "it.querySelector('.marked') !== null");
+        for (at, is_marked) in marked.iter().take(3 * PROMPT.len()).enumerate() {
+            let came = &measured["positions"][at % PROMPT.len()]["stages"][at / PROMPT.len()]["came"];
+            assert_eq!(*is_marked, came["rank"] == 1, "{at}: {came}");
+        }
+        let chosen = |browser: &mut Browser| browser.all(&format!("{ALL} .chosen"), "it.textContent");
+        assert_eq!(chosen(browser), ["t"], "the last token");
+        let terms = browser.texts(".bars.wide [role=cell]");
         assert_eq!(terms.len(), list(&measured["attribution"]["terms"]).len() * PROMPT.len(), "of every token");
         let shown =
             |browser: &mut Browser| browser.all("figure[data-column]:not([hidden])", "Number(it.dataset.column)");
@@ -58,7 +65,11 @@ fn lens_is_grid_of_layers_by_tokens() {
         browser.press("Enter");
         assert_eq!(shown(browser), [3; 2], "those of the token that was chosen");
         browser.click(&place);
-        assert_eq!(shown(browser), [2; 2]);
+        assert_eq!((shown(browser), chosen(browser)), (vec![json!(2); 2], vec![json!("e")]));
+        assert_eq!(browser.evaluate("location.hash"), "#section-1&token=2");
+        browser.evaluate("location.hash = '#section-1&token=5'");
+        browser.wait_for("!document.querySelector('figure[data-column=\"5\"]').hidden");
+        assert_eq!(chosen(browser), ["a"]);
         assert!(!browser.texts("section")[0].contains('`'), "no markup of other places");
     });
 }
@@ -72,16 +83,33 @@ fn heads_steps_and_embeddings_show_numbers_of_json() {
     let [scores, steps, similar] = [&heads[..], &explain, &words].map(|args| measured(&folder, args).0);
     let Some(mut browser) = Browser::start() else { return };
     browser.read(&page(&folder, &heads), "heads-sheet", |browser, _| {
-        let kinds = browser.texts("figure:first-of-type .cells [role=cell] text");
+        // A mixed head is called by what it looks at most.
+        let kinds = browser.texts("figure:first-of-type .cells [role=cell] text:first-of-type");
         let kind = scores["heads"][1][1]["kind"].as_str().expect("a kind");
         let kind = kind.replace('_', " ").replace("diagonal", "self");
-        assert!(kinds.len() == 4 && kinds[3].starts_with(&kind), "{kinds:?}");
+        assert!(kinds.len() == 4 && (kind == "mixed" || kinds[3] == kind), "{kinds:?}");
+        assert!(kinds.iter().all(|kind| kind != "mixed"), "{kinds:?}");
+        let about = browser.all("figure:first-of-type [data-about]", "it.dataset.about");
+        let snippet = &scores["evidence"][1][1]["snippets"][0];
+        let weight = format!(" Its largest weight, {:.2}: ", number(&snippet["weight"]));
+        assert!(about[3].as_str().expect("a text").contains(&weight), "{about:?}");
+        // Nothing moves under the pointer.
+        let top = "document.querySelector('.cells').getBoundingClientRect().top";
+        let before = browser.evaluate(top);
+        browser.point("figure:first-of-type .cells [role=cell]");
+        assert_eq!(browser.evaluate(top), before);
     });
     browser.read(&page(&folder, &explain), "explain-sheet", |browser, _| {
         assert!(browser.texts("h2")[0].contains("·\u{200b}"), "lines break between words");
-        let weights = browser.texts("figure:nth-of-type(4) .cells [role=cell] text");
+        let weights = browser.texts("figure:nth-of-type(5) .cells [role=cell] text");
         let expected = list(&steps["weights"]).iter().map(|it| format!("{:.4}", number(it)));
         assert_eq!(weights, expected.collect::<Vec<_>>());
+        // The largest weight comes first, as a bar and in the sentence.
+        let largest = list(&steps["weights"]).iter().map(number).fold(0.0, f64::max);
+        let largest = format!("{:.1} %", 100.0 * largest);
+        assert_eq!(browser.texts("figure:nth-of-type(1) .bars.wide [role=cell]")[0], largest);
+        let lead = browser.texts(".lead")[0].clone();
+        assert!(lead.contains(&format!("gives {largest} of its attention to ")), "{lead}");
     });
     browser.read(&page(&folder, &words), "embeddings-sheet", |browser, _| {
         let cells = browser.texts("figure:nth-of-type(2) .cells [role=row]:last-child [role=cell] text");
@@ -135,6 +163,10 @@ fn tokens_have_their_bits() {
         let better = of_models[0].iter().zip(&of_models[1]).filter(|(a, b)| b.as_f64() < a.as_f64()).count();
         let lead = browser.texts(".lead")[0].clone();
         assert!(lead.contains(&format!("expects {better} of {} tokens better", n - 1)), "{lead}");
+        let sum = |bits: &Vec<Value>| bits.iter().filter_map(Value::as_f64).sum::<f64>();
+        let saved = sum(&of_models[0]) - sum(&of_models[1]);
+        let (verb, more) = if saved < 0.0 { ("needs", " more") } else { ("saves", "") };
+        assert!(lead.contains(&format!(" {verb} {:.1} bits{more}, and expects", saved.abs())), "{lead}");
     });
 }
 
@@ -158,6 +190,18 @@ fn map_names_most_similar_tokens() {
         browser.evaluate("document.querySelector('.map').focus()");
         browser.press("ArrowRight");
         assert!(about[1] == json!(browser.texts("figure output")[0]));
+        // A token is found by its name, and shown with the most similar ones.
+        let last = tokens.last().expect("the map has tokens");
+        let name = last["text"].as_str().expect("a name");
+        browser.evaluate(&format!(
+            "(() => {{ const it = document.querySelector('.find'); it.value = {}; it.dispatchEvent(new Event('input')); }})()",
+            json!(name)
+        ));
+        assert!(browser.texts("figure output")[0].starts_with(&format!("“{name}”, ")));
+        let mut named: Vec<&str> = list(&last["nearest"]).iter().map(|near| near[0].as_str().expect("a name")).collect();
+        named.push(name);
+        assert_eq!(browser.texts(".related text"), named);
+        assert_eq!(browser.all(".related line", "1").len(), named.len() - 1);
     });
 }
 
@@ -178,6 +222,12 @@ fn plan_page_repeats_terminal() {
         for word in words {
             assert!(shown.contains(word), "{word}: {shown}");
         }
+        let parts = browser.texts("figure:first-of-type .bars.wide [role=rowheader]");
+        assert_eq!(parts[..2], ["embeddings", "queries, keys, values"]);
+        let planned: Value = serde_json::from_str(&plan(&["--json"])).expect("JSON");
+        let total = planned["parameters"]["total"].to_string();
+        let title = browser.texts("figcaption")[0].replace(',', "");
+        assert_eq!(title, format!("Parameters: {total}"));
         assert_eq!(browser.all(".chart .line", "it.getAttribute('d').length > 100"), [true; 2], "wide and narrow");
     });
 }

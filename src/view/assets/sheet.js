@@ -1,9 +1,12 @@
-/** The cell that the reader chose last, to be read again after the server drew its grid anew. */
+/** The cell that the reader chose last, to be read again where it was after the server drew its grid anew. */
 let chosen = null;
 
 /** Says in words what is under the pointer, or what the arrow keys reach: a cell of a grid, a token of a text or map. */
 function walk(svg) {
+  const section = svg.closest("section");
   const output = svg.closest("figure").querySelector("output");
+  const said = output.firstElementChild;
+  const scrolls = svg.closest(".scrolls");
   for (const title of svg.querySelectorAll("title")) {
     title.parentNode.dataset.about = title.textContent; // said above the picture, and not in a tooltip as well
     title.remove();
@@ -14,7 +17,12 @@ function walk(svg) {
   const rows = isGrid ? grid : [[...svg.querySelectorAll("[data-about]")]];
   const columns = [...svg.querySelectorAll("[role=columnheader]")];
   const last = { row: rows.length - 1, column: rows[0].length - 1 };
-  let at = isGrid ? last : { row: 0, column: 0 };
+  const wanted = Number(svg.dataset.chosen ?? last.column); // the column that the sheet is about
+  let at = isGrid ? { row: last.row, column: wanted } : { row: 0, column: 0 };
+  const relate = svg.classList.contains("map") ? neighbours(svg) : () => {};
+  const texts = rows.flat().map((cell) => cell.dataset.about ?? "");
+  const longest = texts.reduce((long, text) => (text.length > long.length ? text : long), said.textContent);
+  page.set(output, { "data-longest": longest }); // its room, so that nothing moves under the pointer
 
   function show(to) {
     const cell = rows[to.row]?.[to.column];
@@ -25,13 +33,31 @@ function walk(svg) {
     at = to;
     const header = isGrid ? [cell.parentNode.querySelector("[role=rowheader]"), columns[at.column]] : [];
     [cell, ...header].forEach((node) => node.classList.add("present"));
-    output.textContent = cell.dataset.about ?? "";
+    said.textContent = cell.dataset.about ?? "";
+    relate(cell);
     return true;
+  }
+
+  /** Marks a column and shows the figures about it. */
+  function turnTo(column) {
+    columns.forEach((header, other) => header.classList.toggle("chosen", other === column));
+    const token = Number(svg.dataset.first) + column;
+    if (others.some((figure) => isAbout(figure, token))) {
+      others.forEach((figure) => (figure.hidden = !isAbout(figure, token)));
+    }
+  }
+
+  /** Scrolls a column that is out of view into the middle. */
+  function reveal(column) {
+    const [box, name, header] = [scrolls, svg.querySelector("[role=rowheader]"), columns[column]].map((node) => node.getBoundingClientRect());
+    if (header.left < box.left + name.width || header.right > box.right) {
+      scrolls.scrollLeft += header.left - (box.left + box.right) / 2;
+    }
   }
 
   // A click, or Enter, chooses the token whose figures are shown below, or the head whose maps are on the page.
   const maps = page.section("attention");
-  const others = [...svg.closest("section").querySelectorAll("figure[data-column]")];
+  const others = [...section.querySelectorAll("figure[data-column]")];
   const isAbout = (figure, column) => Number(figure.dataset.column) === column;
   function choose() {
     if ("heads" in svg.dataset && maps) {
@@ -41,9 +67,10 @@ function walk(svg) {
       return;
     }
     const token = Number(svg.dataset.first) + at.column;
-    chosen = { label: svg.ariaLabel, at };
-    if (others.some((figure) => isAbout(figure, token))) {
-      others.forEach((figure) => (figure.hidden = !isAbout(figure, token)));
+    chosen = { label: svg.ariaLabel, at, left: scrolls.scrollLeft };
+    turnTo(at.column);
+    if (others.length > 0) {
+      page.keep(section, { token });
     }
     svg.dispatchEvent(new CustomEvent("choose", { bubbles: true, detail: token }));
   }
@@ -81,8 +108,67 @@ function walk(svg) {
     },
   });
   if (chosen?.label === svg.ariaLabel) {
+    scrolls.scrollLeft = chosen.left;
     show(chosen.at);
   }
+  if ("chosen" in svg.dataset) {
+    turnTo(wanted);
+    reveal(wanted);
+  }
+  if (others.length > 0 && "first" in svg.dataset) {
+    page.onState(section, (state) => {
+      const column = Number(state.get("token") ?? NaN) - Number(svg.dataset.first);
+      if (column in columns) {
+        turnTo(column);
+        reveal(column);
+      }
+    });
+  }
+  if (svg.classList.contains("map")) {
+    output.before(search(rows[0], (column) => show({ row: 0, column })));
+  }
+}
+
+/** Shows a point of a map with its name, and those most similar to it, with lines to them. */
+function neighbours(svg) {
+  const points = new Map([...svg.querySelectorAll("[data-at]")].map((point) => [point.dataset.at, point]));
+  const over = page.svg("g", { class: "related", "aria-hidden": "true" });
+  svg.append(over);
+  const place = (point) => {
+    const { x, y, width, height } = point.getBBox();
+    return [x + width / 2, y + height / 2];
+  };
+  return (point) => {
+    const near = point.dataset.near.split(" ").flatMap((at) => points.get(at) ?? []);
+    const [x, y] = place(point);
+    const line = ([toX, toY]) => page.svg("line", { x1: x, y1: y, x2: toX, y2: toY });
+    const name = (other) => {
+      const [nameX, nameY] = place(other);
+      const isNamed = other.tagName !== "circle";
+      const attributes = { x: nameX, y: nameY + (isNamed ? 4.5 : -6), "text-anchor": "middle" };
+      return page.svg("text", { ...attributes, class: other === point ? "itself" : null }, other.dataset.name);
+    };
+    over.replaceChildren(...near.map((other) => line(place(other))), ...near.map(name), name(point));
+  };
+}
+
+/** A field that finds a token of a map by its name: the one that is equal, or else the first that contains it. */
+function search(points, show) {
+  const field = page.element("input", {
+    type: "search", placeholder: "Find a token", "aria-label": "Find a token", class: "find",
+    input: () => {
+      const wanted = field.value.replaceAll(" ", "·");
+      const names = points.map((point) => point.dataset.name);
+      const isFound = (name) => wanted !== "" && name.toLowerCase().includes(wanted.toLowerCase());
+      points.forEach((point, at) => point.classList.toggle("found", isFound(names[at])));
+      const tests = [(name) => name === wanted, (name) => name === `·${wanted}`, isFound];
+      const at = tests.map((test) => names.findIndex(test)).find((found) => found >= 0);
+      if (at !== undefined && wanted !== "") {
+        show(at);
+      }
+    },
+  });
+  return field;
 }
 
 /** Keeps the names of rows in view while a wide grid scrolls. */

@@ -1,6 +1,6 @@
 //! The six steps of attention for one token in one head.
 
-use crate::format::{counted, signed};
+use crate::format::{counted, percent, signed};
 use crate::inspect::{Explanation, Projection, Prompt};
 use crate::view::sheet::{Cell, ColorScale, ColumnKind, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
@@ -9,6 +9,8 @@ use crate::view::terminal::columns::short;
 const SHOWN: usize = 16;
 const LONGEST: usize = 8;
 const NAMED: usize = 5;
+/// The number of tokens whose weights are bars.
+const BARS: usize = 10;
 /// The number of later tokens that are listed: enough to see the effect of the mask.
 const LATER: usize = 4;
 
@@ -26,13 +28,64 @@ pub fn explanation_sheet(it: &Explanation, prompt: &Prompt) -> Sheet {
     Sheet {
         heading: prompt.whole_pieces().concat(),
         lead: format!(
-            "Layer {layer} head {head}: what “{}”, the token at position {token}, gathers from the tokens it sees.{shared} \
-             The model's own weights differ from these by at most {:.0e}.",
-            prompt.pieces[token],
+            "Layer {layer} head {head}: {}{shared} The model's own weights differ from these by at most {:.0e}.",
+            sentence(it, prompt),
             it.largest_difference()
         ),
-        figures: vec![input(it), projected(it), matched(it, prompt), weighted(it, prompt), gathered(it, prompt)],
+        figures: vec![
+            divided(it, prompt),
+            input(it),
+            projected(it),
+            matched(it, prompt),
+            weighted(it, prompt),
+            gathered(it, prompt),
+        ],
     }
+}
+
+/// The tokens that it sees, the largest weight first.
+fn ranked(it: &Explanation) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..=it.token).filter(|at| it.masked[*at].is_some()).collect();
+    order.sort_by(|a, b| it.weights[*b].total_cmp(&it.weights[*a]));
+    order
+}
+
+/// Whom the token attends to most.
+fn sentence(it: &Explanation, prompt: &Prompt) -> String {
+    let name = |at: usize| match it.token - at {
+        0 => "itself".to_owned(),
+        1 => format!("“{}”, the token before", prompt.pieces[at]),
+        n => format!("“{}”, {n} tokens before", prompt.pieces[at]),
+    };
+    let order = ranked(it);
+    let share = |at: usize| percent(it.weights[at]);
+    let mut sentence = format!(
+        "“{}”, token {}, gives {} of its attention to {}",
+        prompt.pieces[it.token],
+        it.token,
+        share(order[0]),
+        name(order[0])
+    );
+    if let [_, second, rest @ ..] = &order[..] {
+        sentence += &format!(", and {} to {}", share(*second), name(*second));
+        sentence += &match rest.len() {
+            0 => String::new(),
+            n => format!("; the rest goes to {}", counted(n as u64, "other token")),
+        };
+    }
+    sentence + "."
+}
+
+/// The largest weights, and the sum of the others.
+fn divided(it: &Explanation, prompt: &Prompt) -> Figure {
+    let order = ranked(it);
+    let (named, others) = order.split_at(BARS.min(order.len()));
+    let mut rows: Vec<(String, f64)> =
+        named.iter().map(|at| (format!("{at} {}", short(LONGEST, &prompt.pieces[*at])), it.weights[*at])).collect();
+    if !others.is_empty() {
+        rows.push((format!("{} others", others.len()), others.iter().map(|at| it.weights[*at]).sum()));
+    }
+    Figure::bars(format!("How “{}” divides its attention", prompt.pieces[it.token]), rows, percent)
 }
 
 /// Step 1: the vector that the layer reads.
@@ -86,8 +139,7 @@ fn weighted(it: &Explanation, prompt: &Prompt) -> Figure {
 /// Step 6: the weighted sum of the values.
 fn gathered(it: &Explanation, prompt: &Prompt) -> Figure {
     let part = |at: usize| it.values[at].iter().map(|v| it.weights[at] * f64::from(*v)).collect::<Vec<f64>>();
-    let mut order: Vec<usize> = (0..=it.token).filter(|at| it.masked[*at].is_some()).collect();
-    order.sort_by(|a, b| it.weights[*b].total_cmp(&it.weights[*a]));
+    let order = ranked(it);
     let (named, others) = order.split_at(NAMED.min(order.len()));
     let name = |at: usize| format!("{:.3} × v of {} {}", it.weights[at], at, short(LONGEST, &prompt.pieces[at]));
     let mut rows: Vec<(String, Vec<f64>)> = named.iter().map(|at| (name(*at), part(*at))).collect();
@@ -147,7 +199,8 @@ fn by_token(
     };
     let names = rows.iter().map(|(name, _)| name.clone()).collect();
     let columns = prompt.pieces[..shown].iter().map(|piece| short(LONGEST, piece)).collect();
-    Figure::grid(title, Grid::new(names, columns, ColumnKind::TokensFrom(0), scale, cell))
+    let grid = Grid::new(names, columns, ColumnKind::TokensFrom(0), scale, cell);
+    Figure::grid(title, Grid { chosen: Some(token), ..grid })
 }
 
 #[cfg(test)]
@@ -169,6 +222,15 @@ mod tests {
             .filter_map(|it| if let Content::Grid(it) = &it.content { Some(it) } else { None })
             .collect();
         let [input, projected, matched, weighted, gathered] = grids[..] else { panic!("five grids") };
+        let Content::Bars(bars) = &sheet.figures[0].content else { panic!("the weights come first") };
+        assert!(bars.rows.windows(2).all(|pair| pair[0].1 >= pair[1].1), "{bars:?}");
+        assert!((bars.rows.iter().map(|(_, weight)| weight).sum::<f64>() - 1.0).abs() < 1e-9);
+        let most = percent(bars.rows[0].1);
+        assert!(
+            sheet.lead.starts_with(&format!("Layer 1 head 0: “b”, token 7, gives {most} of its attention to ")),
+            "{}",
+            sheet.lead
+        );
         assert_eq!(input.rows.len(), 3);
         assert!(projected.rows.len() >= 3);
         let values =

@@ -2,7 +2,7 @@
 
 use crate::format::counted;
 use crate::inspect::{HeadEvidence, HeadScores, ScoredHeads, Snippet};
-use crate::view::kinds::{SCORES, because, lead, score, token};
+use crate::view::kinds::{SCORES, because, lead, name, score, token};
 use crate::view::sheet::{Cell, ColorScale, ColumnKind, Content, Figure, Grid, Sheet};
 
 /// The number of heads per layer from which a cell has room for one word only.
@@ -16,11 +16,15 @@ pub fn scored_heads_sheet(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -
     let kind = |layer: usize, head: usize| {
         let scores = &heads.scores[layer][head];
         let most = lead(scores, &heads.even, seen(layer, head));
-        let about = format!("Head {layer}.{head}: {}", because(scores, &heads.even, seen(layer, head)));
+        let because = because(scores, &heads.even, seen(layer, head));
+        let snippet = seen(layer, head).and_then(|seen| seen.snippets.first());
+        let snippet = snippet.map(|it| format!(" Its largest weight, {:.2}: {}", it.weight, marked(it)));
+        let about = format!("Head {layer}.{head}: {because}{}", snippet.unwrap_or_default());
         let value = most.as_ref().map_or(0.0, |most| most.share);
-        let name = scores.kind().to_string();
+        let name = name(scores, most.as_ref());
         let label = if n_heads < MANY_HEADS { &name } else { name.split(' ').next().unwrap_or(&name) };
-        Some(Cell::new(value, label.to_owned(), about))
+        let note = most.map_or(String::new(), |most| most.share());
+        Some(Cell { note, ..Cell::new(value, label.to_owned(), about) })
     };
     let layers = (0..heads.scores.len()).map(|layer| format!("layer {layer}")).collect();
     let columns = (0..n_heads).map(|head| format!("head {head}")).collect();
@@ -32,12 +36,13 @@ pub fn scored_heads_sheet(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -
     Sheet {
         heading: "Attention heads".to_owned(),
         lead: format!(
-            "Measured on {} of {} tokens. A head has the name of the first score that reaches its threshold. {repeated}",
+            "Measured on {} of {} tokens. A head has the name of the first score that reaches its threshold; if none does, \
+             that of its main target. {repeated}",
             counted(heads.n_windows as u64, "window"),
             heads.window_tokens
         ),
         figures: vec![
-            Figure::grid("The kind of each head; the colour is the share of attention on its main target", kinds),
+            Figure::grid("The kind of each head, and the share of attention on its main target", kinds),
             Figure::grid("All scores; even is a head with uniform attention", scores(heads)),
             Figure::new(
                 "The main targets of each head, and its largest weight, from {this} token to [this] one",

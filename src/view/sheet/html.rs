@@ -39,13 +39,13 @@ fn figure(Figure { title, choice, content }: &Figure) -> String {
     };
     // Some scroll sideways on narrow screens, beginning with the names and numbers; the others are drawn for both.
     let rooms = match content {
-        Content::Grid(_) | Content::Bars(_) | Content::Map(_) => &[("", WIDE)][..],
-        Content::Pieces(_) | Content::Charts(_) | Content::Lines(_) => &[(" wide", WIDE), (" narrow", NARROW)],
+        Content::Grid(_) | Content::Map(_) => &[("", WIDE)][..],
+        _ => &[(" wide", WIDE), (" narrow", NARROW)],
     };
     let title = escape(title);
     let (output, label, walk) = match parts {
         Some(part) => (
-            format!("<output>Point at a {part}, or walk with the arrow keys.</output>\n"),
+            format!("<output><span>Point at a {part}, or walk with the arrow keys.</span></output>\n"),
             format!("{title}: arrow keys move from {part} to {part}"),
             " data-walk tabindex=\"0\"",
         ),
@@ -53,7 +53,10 @@ fn figure(Figure { title, choice, content }: &Figure) -> String {
         None => (String::new(), title.clone(), ""),
     };
     let first = match content {
-        Content::Grid(Grid { kind: ColumnKind::TokensFrom(first), .. }) => format!(" data-first=\"{first}\""),
+        Content::Grid(Grid { kind: ColumnKind::TokensFrom(first), chosen, .. }) => {
+            let chosen = chosen.map_or(String::new(), |column| format!(" data-chosen=\"{column}\""));
+            format!(" data-first=\"{first}\"{chosen}")
+        }
         Content::Grid(Grid { kind: ColumnKind::Heads, .. }) => " data-heads".to_owned(),
         _ => String::new(),
     };

@@ -11,12 +11,14 @@ const N_NAMED: usize = 12;
 pub fn embedding_map_sheet(map: &EmbeddingMap) -> Sheet {
     let [across, up] = map.explained;
     let points = map.tokens.iter().map(|token| {
-        let near = token.nearest.iter().map(|(name, cosine)| format!("“{name}” {}", fixed(*cosine, 2)));
-        let near = near.collect::<Vec<_>>().join(", ");
+        let named = token.nearest.iter().map(|(name, cosine)| format!("“{name}” {}", fixed(*cosine, 2)));
+        let named = named.collect::<Vec<_>>().join(", ");
+        let place = |(name, _): &(String, f64)| map.tokens.iter().position(|other| other.text == *name);
         MapPoint {
             name: token.text.clone(),
             at: [token.x, token.y],
-            about: format!("“{}”, {} in the text. Most similar: {near}", token.text, grouped(token.count)),
+            about: format!("“{}”, {} in the text. Most similar: {named}", token.text, grouped(token.count)),
+            near: token.nearest.iter().filter_map(place).collect(),
         }
     });
     let similar = map.tokens.iter().take(N_NAMED).map(|token| {

@@ -20,9 +20,11 @@ const SMALL_DIFFERENCE: f64 = 0.5;
 /// If none of the attributions is about this token.
 pub fn lens_sheet(lens: &Lens, attributions: &[Attribution], position: usize, prompt: &Prompt, has_all: bool) -> Sheet {
     assert!(attributions.iter().any(|it| it.position == position), "an attribution is about the chosen token");
+    let all = Grid { chosen: Some(position), ..every_token(lens, prompt) };
     let all = Figure::grid(
-        "The likeliest next token by each layer; the colour is its probability",
-        every_token(lens, prompt),
+        "The likeliest next token by each layer, marked where it came; the colour is its probability (none for the \
+         embedding, which knows only the token itself)",
+        all,
     );
     let chosen = attributions.iter().flat_map(|it| {
         let choice = Choice { column: it.position, is_first: it.position == position };
@@ -47,7 +49,10 @@ fn every_token(lens: &Lens, prompt: &Prompt) -> Grid {
         let predictions = &lens.positions[at].stages;
         let after = format!("After “{}”, token {at}, ", prompt.pieces[at]);
         if let Some(prediction) = predictions.get(row) {
-            return Some(guess(prediction.top.first()?, after + &guesses(prediction)));
+            let likeliest = prediction.top.first()?;
+            let came = prediction.actual.as_ref().is_some_and(|actual| actual.rank == 1);
+            let cell = guess(likeliest, after + &guesses(prediction));
+            return Some(Cell { is_marked: came, value: shade(prediction, likeliest), ..cell });
         }
         let actual = predictions.last()?.actual.as_ref()?;
         Some(guess(&actual.entry, format!("{after}the next token of the text has rank {}", actual.rank)))
@@ -69,7 +74,7 @@ fn ranked(stages: &[LayerPrediction], position: usize, prompt: &Prompt) -> Figur
             format!("{}: “{}” {:.4}", stage_name(stage.layer), visible(&it.token), it.probability)
         };
         if let Some(it) = stage.top.get(at) {
-            return Some(guess(it, about(it)));
+            return Some(Cell { value: shade(stage, it), ..guess(it, about(it)) });
         }
         let actual = stage.actual.as_ref()?;
         let cell = guess(&actual.entry, format!("{}, rank {}", about(&actual.entry), actual.rank));
@@ -83,7 +88,12 @@ fn ranked(stages: &[LayerPrediction], position: usize, prompt: &Prompt) -> Figur
 
 fn guess(it: &TokenProbability, about: String) -> Cell {
     let label = short(LONGEST, &visible(&it.token));
-    Cell { value: it.probability, label, note: whole_percent(it.probability), about }
+    Cell { note: whole_percent(it.probability), ..Cell::new(it.probability, label, about) }
+}
+
+/// The probability as a colour; none for the embedding, whose guesses are mostly the token itself.
+fn shade(stage: &LayerPrediction, it: &TokenProbability) -> f64 {
+    stage.layer.map_or(0.0, |_| it.probability)
 }
 
 /// A probability in a small cell: `94 %`, `<1 %`.
@@ -218,6 +228,7 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     let scale = ColorScale::signed(all);
     let columns = prompt.pieces[first..=it.position].iter().map(|piece| short(LONGEST, piece)).collect();
     let residual = Grid::new(stages.clone(), columns, ColumnKind::TokensFrom(first), scale, cell);
+    let residual = Grid { chosen: Some(it.position - first), ..residual };
     let ranked = moved.iter().take(N_RANKED).map(|(part, fraction)| (part.to_string(), *fraction)).collect();
     let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
     let whole = (it.from_difference - it.difference).abs();

@@ -67,6 +67,8 @@ pub(crate) struct Grid {
     /// `[rows][columns]`; `None` for an empty cell.
     pub cells: Vec<Vec<Option<Cell>>>,
     pub scale: ColorScale,
+    /// The column that the sheet is about, which a page shows first.
+    pub chosen: Option<usize>,
 }
 
 /// The subject of a column of a grid.
@@ -89,6 +91,8 @@ pub(crate) struct Cell {
     /// A second, smaller line of text; may be empty.
     pub note: String,
     pub about: String,
+    /// Whether it is outlined, or followed by a star in a terminal; the title says what for.
+    pub is_marked: bool,
 }
 
 /// The mapping of values to colours.
@@ -100,6 +104,8 @@ pub(crate) enum ColorScale {
     UpTo(f64),
     /// Below and above 0; the given number has full strength.
     Signed(f64),
+    /// One colour, for what has a value at all.
+    Marked,
 }
 
 #[derive(Clone, Debug)]
@@ -138,6 +144,8 @@ pub(crate) struct MapPoint {
     /// Its place; any range.
     pub at: [f64; 2],
     pub about: String,
+    /// The points most similar to it, by index.
+    pub near: Vec<usize>,
 }
 
 impl Sheet {
@@ -171,14 +179,14 @@ impl Grid {
         cell: impl Fn(usize, usize) -> Option<Cell>,
     ) -> Self {
         let cells = (0..rows.len()).map(|row| (0..columns.len()).map(|at| cell(row, at)).collect()).collect();
-        Self { rows, columns, kind, cells, scale }
+        Self { rows, columns, kind, cells, scale, chosen: None }
     }
 }
 
 impl Cell {
     /// A cell with one line of text.
     pub(crate) fn new(value: f64, label: String, about: String) -> Self {
-        Self { value, label, note: String::new(), about }
+        Self { value, label, note: String::new(), about, is_marked: false }
     }
 }
 
@@ -191,8 +199,8 @@ impl Bars {
 }
 
 impl Pieces {
-    pub(crate) fn has_values(&self) -> bool {
-        self.tokens.iter().any(|piece| piece.value.is_some())
+    pub(crate) fn has_legend(&self) -> bool {
+        self.tokens.iter().any(|piece| piece.value.is_some()) && !self.scale.legend().is_empty()
     }
 }
 
@@ -221,10 +229,11 @@ impl ColorScale {
             Self::Fraction => value.clamp(0.0, 1.0).sqrt() as f32,
             Self::UpTo(full) => (value / full).clamp(0.0, 1.0) as f32,
             Self::Signed(full) => (value.abs() / full).clamp(0.0, 1.0).sqrt() as f32,
+            Self::Marked => 1.0,
         }
     }
 
-    /// Values across the scale, with their labels: a legend.
+    /// Values across the scale, with their labels: a legend. None for one colour, which a title explains.
     pub(crate) fn legend(self) -> Vec<(f64, String)> {
         match self {
             Self::Fraction => [0.0, 0.01, 0.05, 0.2, 0.5, 1.0].map(|x| (x, format!("{:.0} %", 100.0 * x))).to_vec(),
@@ -234,6 +243,7 @@ impl ColorScale {
                 let label = |x: f64| if x == 0.0 { "0".to_owned() } else { signed(x, decimals) };
                 [-1.0, -0.25, 0.0, 0.25, 1.0].map(|x| (x * full, label(x * full))).to_vec()
             }
+            Self::Marked => Vec::new(),
         }
     }
 
@@ -242,7 +252,7 @@ impl ColorScale {
         let strength = self.strength(value);
         let ground = match self {
             Self::Fraction | Self::UpTo(_) => theme::heat(theme, strength),
-            Self::Signed(_) => {
+            Self::Signed(_) | Self::Marked => {
                 let full = theme::rgb(if value < 0.0 { "negative" } else { "positive" }, theme);
                 theme::between(theme::rgb("panel", theme), full, strength)
             }

@@ -71,6 +71,20 @@ pub fn tokens_sheet(read: &ReadText<'_>) -> Sheet {
     }
 }
 
+/// Records as a model reads them: a title, the tokens, and whether each counts in the loss.
+pub fn records_sheet(summary: &str, records: &[(String, Prompt, Vec<bool>)]) -> Sheet {
+    let record = |(title, prompt, counts): &(String, Prompt, Vec<bool>)| {
+        let counts = |at: usize| counts[at].then(|| (1.0, "counts in the loss".to_owned()));
+        ReadText { name: String::new(), prompt, bits: Vec::new() }.figure(title.clone(), ColorScale::Marked, counts)
+    };
+    let numbers = Figure::new("Numbers", Content::Lines(summary.lines().map(str::to_owned).collect()));
+    Sheet {
+        heading: "Records".to_owned(),
+        lead: "Tokens that count in the loss are coloured; the others are only read.".to_owned(),
+        figures: records.iter().map(record).chain([numbers]).collect(),
+    }
+}
+
 /// One text under two models, and the difference of their bits if their tokens are the same.
 pub fn compared_sheet(reads: &[ReadText<'_>; 2]) -> Sheet {
     let [one, other] = reads;
@@ -86,7 +100,15 @@ pub fn compared_sheet(reads: &[ReadText<'_>; 2]) -> Sheet {
         };
         let all = (0..one.prompt.len()).filter_map(|at| Some(difference(at)?.0));
         let (n, better) = all.clone().fold((0, 0), |(n, better), x| (n + 1, better + usize::from(x > 0.0)));
-        lead += &format!(" {} expects {better} of {n} tokens better than {}.", other.name, one.name);
+        let saved: f64 = all.clone().sum();
+        let verb = if saved < 0.0 { "needs" } else { "saves" };
+        let more = if saved < 0.0 { " more" } else { "" };
+        lead += &format!(
+            " {} {verb} {} bits{more}, and expects {better} of {n} tokens better than {}.",
+            other.name,
+            fixed(saved.abs(), 1),
+            one.name
+        );
         let title = format!("Bits that {} saves against {}", other.name, one.name);
         figures.push(one.figure(title, ColorScale::signed(all), difference));
     } else {

@@ -54,7 +54,7 @@ pub(crate) fn drawn(content: &Content, room: f64) -> Drawing {
     match content {
         Content::Grid(it) => below_legend(it.scale, room, grid(it)),
         Content::Bars(it) => bars(it, room),
-        Content::Pieces(it) if it.has_values() => below_legend(it.scale, room, pieces(it, room)),
+        Content::Pieces(it) if it.has_legend() => below_legend(it.scale, room, pieces(it, room)),
         Content::Pieces(it) => pieces(it, room),
         Content::Map(it) => map(it),
         Content::Charts(it) => charts(it, room),
@@ -81,7 +81,7 @@ pub(crate) fn style() -> String {
             style += &format!(".{kind}{shade}{{fill:{ground}}}.{kind}{shade}-text{{fill:{letters}}}\n");
         }
     }
-    style
+    style + ".marked{fill:none;stroke:var(--ink);stroke-width:2}.piece{stroke:var(--edge)}\n"
 }
 
 /// The class of a value's colour; text on it has the class with `-text`.
@@ -91,7 +91,7 @@ pub(crate) fn class(scale: ColorScale, value: f64) -> String {
     let kind = match scale {
         ColorScale::Fraction | ColorScale::UpTo(_) => 's',
         ColorScale::Signed(_) if value < 0.0 => 'n',
-        ColorScale::Signed(_) => 'p',
+        ColorScale::Signed(_) | ColorScale::Marked => 'p',
     };
     format!("{kind}{shade}")
 }
@@ -140,7 +140,9 @@ fn grid(grid: &Grid) -> Drawing {
     let middle = |at: usize| left + (at as f64 + 0.5) * column;
     let mut svg = "<g role=\"row\">\n".to_owned();
     for (at, name) in grid.columns.iter().enumerate() {
-        svg += &format!("<g role=\"columnheader\">{}</g>\n", text("m", [middle(at), 15.0], Anchor::Middle, name));
+        let (chosen, class) = if grid.chosen == Some(at) { (" class=\"chosen\"", "i") } else { ("", "m") };
+        let name = text(class, [middle(at), 15.0], Anchor::Middle, name);
+        svg += &format!("<g role=\"columnheader\"{chosen}>{name}</g>\n");
     }
     for (row, (name, cells)) in grid.rows.iter().zip(&grid.cells).enumerate() {
         let y = ROW + row as f64 * height;
@@ -151,10 +153,13 @@ fn grid(grid: &Grid) -> Drawing {
         );
         for (at, cell) in cells.iter().enumerate() {
             svg += "<g role=\"cell\">";
-            if let Some(Cell { value, label, note, about }) = cell {
+            if let Some(Cell { value, label, note, about, is_marked }) = cell {
                 let class = class(grid.scale, *value);
-                let place = [left + at as f64 * column, y];
-                svg += &(title(about) + &rect(&class, place, [column - 1.0, height - 1.0]));
+                let [x, size] = [left + at as f64 * column, column - 1.0];
+                svg += &(title(about) + &rect(&class, [x, y], [size, height - 1.0]));
+                if *is_marked {
+                    svg += &rect("marked", [x + 1.0, y + 1.0], [size - 2.0, height - 3.0]);
+                }
                 for (line, size, below) in [(label, None, 15.0), (note, Some(SIZE - 2.0), 30.0)] {
                     if !line.is_empty() {
                         let letters = format!("{class}-text");
@@ -207,10 +212,10 @@ fn pieces(pieces: &Pieces, room: f64) -> Drawing {
         svg += &format!(
             "<g>{}{}{}</g>\n",
             title(about),
-            rect(&class, [x, y], [length + 1.0, ROW - 2.0]),
+            rect(&format!("{class} piece"), [x, y], [length + 1.0, ROW - 2.0]),
             text(&letters, [x + 1.0, y + 15.0], Anchor::Start, piece)
         );
-        x += length + 2.0;
+        x += length + 3.0;
         end = f64::max(end, x);
         if *ends_line {
             (x, y) = (0.0, y + ROW);
@@ -226,17 +231,19 @@ fn map(map: &Map) -> Drawing {
     let frame = rect("frame", [0.0, 0.0], MAP);
     let (mut dots, mut names) = (String::new(), String::new());
     let mut taken: Vec<[f64; 4]> = Vec::new();
-    for (MapPoint { name, about, .. }, [x, y]) in map.points.iter().zip(map.placed()) {
+    for (at, (MapPoint { name, about, near, .. }, [x, y])) in map.points.iter().zip(map.placed()).enumerate() {
         let x = ROOM[0] + x * (across - 2.0 * ROOM[0]);
         let y = down - ROOM[1] - y * (down - 2.0 * ROOM[1]);
         let half = ADVANCE * width(name) as f64 / 2.0;
         let own = [x - half, y - 8.0, x + half, y + 8.0];
         let about = title(about);
+        let near: Vec<String> = near.iter().map(ToString::to_string).collect();
+        let data = format!("data-at=\"{at}\" data-name=\"{}\" data-near=\"{}\"", escape(name), near.join(" "));
         if taken.iter().all(|it| own[2] < it[0] || it[2] < own[0] || own[3] < it[1] || it[3] < own[1]) {
             taken.push(own);
-            names += &format!("<g>{about}{}</g>\n", text("i", [x, y + 4.5], Anchor::Middle, name));
+            names += &format!("<g {data}>{about}{}</g>\n", text("i", [x, y + 4.5], Anchor::Middle, name));
         } else {
-            dots += &format!("<circle class=\"point\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\">{about}</circle>\n");
+            dots += &format!("<circle {data} class=\"point\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\">{about}</circle>\n");
         }
     }
     ([frame, dots, names].concat(), MAP) // names lie above dots

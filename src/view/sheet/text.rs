@@ -80,7 +80,9 @@ fn table(grids: &[&Grid], palette: Palette, n_columns: usize) -> String {
         columns = grids.iter().flat_map(|grid| grid.rows.clone()).collect();
     }
     let label = |cell: &Option<(Cell, ColorScale)>| {
-        cell.as_ref().map_or(String::new(), |(cell, _)| format!("{} {}", cell.label, cell.note).trim_end().to_owned())
+        let mark = |cell: &Cell| if cell.is_marked { "*" } else { "" };
+        let text = |cell: &Cell| format!("{} {}{}", cell.label, cell.note, mark(cell)).trim_end().to_owned();
+        cell.as_ref().map_or(String::new(), |(cell, _)| text(cell))
     };
     if first.kind == ColumnKind::Elements {
         let names = rows.iter().map(|name| width(name)).max().unwrap_or(0);
@@ -120,6 +122,7 @@ fn bar(length: f64, n_columns: usize) -> String {
 fn pieces(pieces: &Pieces, palette: Palette, n_columns: usize) -> String {
     let mut text = String::new();
     let mut used = 0;
+    let mut last = None; // the colour before
     let is_plain = palette == Palette::Characters;
     for (at, Piece { text: piece, ends_line, value, .. }) in pieces.tokens.iter().enumerate() {
         let length = width(piece) + usize::from(is_plain);
@@ -131,7 +134,13 @@ fn pieces(pieces: &Pieces, palette: Palette, n_columns: usize) -> String {
             let ground = theme::rgb(if at % 2 == 0 { "panel" } else { "edge" }, Theme::Dark);
             [ground, theme::letters_on(ground)]
         };
-        let colors = value.map_or_else(shade, |value| pieces.scale.colors(value, Theme::Dark));
+        let [mut ground, mut letters] = value.map_or_else(shade, |value| pieces.scale.colors(value, Theme::Dark));
+        if last == Some(ground) {
+            ground = theme::between(ground, letters, 0.2); // two tokens of one colour would be one
+            letters = theme::letters_on(ground);
+        }
+        last = Some(ground);
+        let colors = [ground, letters];
         text += &palette.on(colors, piece);
         if is_plain {
             text.push('|');
@@ -145,7 +154,7 @@ fn pieces(pieces: &Pieces, palette: Palette, n_columns: usize) -> String {
     if used > 0 {
         text.push('\n');
     }
-    if pieces.has_values() && !is_plain {
+    if pieces.has_legend() && !is_plain {
         text += &legend(pieces.scale, palette);
     }
     text
@@ -184,15 +193,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn neighbours_of_one_colour_can_be_told_apart() {
+        let piece =
+            |text: &str| Piece { text: text.to_owned(), ends_line: false, value: Some(1.0), about: String::new() };
+        let tokens = ["one", "two", "six"].map(piece).to_vec();
+        let text = pieces(&Pieces { tokens, scale: ColorScale::Fraction }, Palette::TrueColor, 80);
+        let grounds: Vec<&str> =
+            text.split("48;2;").skip(1).take(3).filter_map(|rest| rest.split('m').next()).collect();
+        assert!(grounds[0] != grounds[1] && grounds[1] != grounds[2], "{grounds:?}");
+    }
+
+    #[test]
     fn sheets_have_text_of_given_width() {
         let cell =
-            |value: f64| Some(Cell { value, label: format!("{value:.1}"), note: "x".to_owned(), about: String::new() });
+            |value: f64| Some(Cell { note: "x".to_owned(), ..Cell::new(value, format!("{value:.1}"), String::new()) });
         let tokens = Grid {
             rows: vec!["layer 0".to_owned(), "layer 1".to_owned()],
             columns: ["The", "·cat"].map(str::to_owned).to_vec(),
             kind: ColumnKind::TokensFrom(9),
             cells: vec![vec![cell(0.0), cell(0.5)], vec![None, cell(1.0)]],
             scale: ColorScale::Fraction,
+            chosen: None,
         };
         let vector = Grid {
             columns: (0..9).map(|at| at.to_string()).collect(),

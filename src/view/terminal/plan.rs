@@ -245,7 +245,7 @@ fn distributed(text: &mut String, planned: &Distributed, config: &Config) {
 }
 
 /// A number with an SI prefix, in three or four digits.
-fn si(n: f64) -> String {
+pub(crate) fn si(n: f64) -> String {
     let units = ["", " k", " M", " G", " T", " P", " E", " Z", " Y"];
     let (mut n, mut unit) = (n, 0);
     while n >= 999.5 && unit + 1 < units.len() {
