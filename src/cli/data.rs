@@ -7,16 +7,19 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use super::args::Mapped;
+use super::drawn::{DrawnOutput, json_of};
 use super::finetune::{config_of_records, note_records};
 use super::numbers::count;
-use super::print::{folded_if_known, print_json, print_styled};
+use super::print::print_json;
 use super::{config, paint};
 use crate::config::Config;
 use crate::data::conversations::Example;
 use crate::data::{Corpus, OpenOptions, Records, SplitRecords, in_quotes};
 use crate::format::{grouped, without_control};
+use crate::inspect::Prompt;
 use crate::run;
 use crate::tokenizer::Tokenizer;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -38,6 +41,7 @@ enum Action {
 Examples:
   tinderbox data preview runs/smol --data my.jsonl
   tinderbox data preview runs/smol --data my.jsonl --set finetune.max_tokens=512 --n-shown 10
+  tinderbox data preview runs/smol --data my.jsonl --format html --output records.html
   tinderbox data preview runs/smol-my --json
 
 Record tokens that count in the loss are green, or between ⟦ and ⟧ without colours.")]
@@ -58,12 +62,15 @@ struct Preview {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, conflicts_with = "format")]
     json: bool,
+    #[command(flatten)]
+    output: DrawnOutput,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let Action::Preview(args) = &args.action;
+    args.output.file.check()?;
     let (config, tokenizer) = args.open()?;
     if config.finetune.base.is_none() {
         bail!("`{}` has a text, not records\n  hint: name records with --data", args.of.display());
@@ -103,25 +110,26 @@ impl Preview {
         let lengths @ [shortest, median, p90, most] = quantiles(lengths.collect());
         let share = counted_tokens as f64 / tokens.max(1) as f64;
         let shown: Vec<Example> = records.train.iter().take(self.n_shown).collect();
+        let object = |Example { ids, counts, n_cut, .. }: &Example| {
+            let pieces: Vec<String> = ids.iter().map(|id| tokenizer.decode(&[*id])).collect();
+            json!({ "pieces": pieces, "ids": ids, "counts": counts, "cut_tokens": n_cut })
+        };
+        let objects = shown.iter().map(|example| {
+            let mut shown = object(example);
+            if let Some(rejected) = &example.rejected {
+                shown["rejected"] = object(rejected);
+            }
+            shown
+        });
+        let json = json!({
+            "preferences": preferences, "records": used, "rows": rows, "divided": divided, "skipped": skipped, "cut": cut, "tokens": tokens,
+            "counted_tokens": counted_tokens, "counted_share": share, "longest": longest,
+            "endless": endless.map_or(0, |(n, _)| n), "written": written.map_or(0, |(n, _)| n),
+            "left_out": left_out, "shown": objects.collect::<Vec<_>>(),
+            "lengths": { "shortest": shortest, "median": median, "p90": p90, "longest": most },
+        });
         if self.json {
-            let object = |Example { ids, counts, n_cut, .. }: &Example| {
-                let pieces: Vec<String> = ids.iter().map(|id| tokenizer.decode(&[*id])).collect();
-                json!({ "pieces": pieces, "ids": ids, "counts": counts, "cut_tokens": n_cut })
-            };
-            let shown = shown.iter().map(|example| {
-                let mut shown = object(example);
-                if let Some(rejected) = &example.rejected {
-                    shown["rejected"] = object(rejected);
-                }
-                shown
-            });
-            return print_json(&json!({
-                "preferences": preferences, "records": used, "rows": rows, "divided": divided, "skipped": skipped, "cut": cut, "tokens": tokens,
-                "counted_tokens": counted_tokens, "counted_share": share, "longest": longest,
-                "endless": endless.map_or(0, |(n, _)| n), "written": written.map_or(0, |(n, _)| n),
-                "left_out": left_out, "shown": shown.collect::<Vec<_>>(),
-                "lengths": { "shortest": shortest, "median": median, "p90": p90, "longest": most },
-            }));
+            return print_json(&json);
         }
         let n_val = records.val.n_records();
         let [from, middle, nine_tenths, to] = lengths.map(|n| grouped(n as u64));
@@ -133,7 +141,7 @@ impl Preview {
             true => String::new(),
             false => format!("unread    {}\n", in_quotes(left_out)),
         };
-        let mut text = vec![format!(
+        let summary = format!(
             "records   {}: {} for training, {} for validation\n\
              tokens    {}, {} count ({:.1} %)\n\
              lengths   from {from} to {to} tokens; the median is {middle}, the 90th percentile {nine_tenths}\n\
@@ -148,25 +156,37 @@ impl Preview {
             grouped(cut as u64),
             grouped(longest as u64),
             grouped(skipped as u64),
-        )];
-        let has_colors = paint::has_colors(&io::stdout());
+        );
+        let (mut text, mut figures) = (vec![summary.clone()], Vec::new());
+        let has_colors = !self.output.file.is_given() && paint::has_colors(&io::stdout());
         for (idx, example) in (1..).zip(&shown) {
             let (n, n_counted) = (example.ids.len(), example.n_counted());
             let cut = if example.n_cut > 0 { format!(", {} cut off", example.n_cut) } else { String::new() };
             let marked = |example: &Example| marked(example, tokenizer, has_colors);
             let whole = marked(example);
-            text.push(format!("\nrecord {idx} of the training split: {n} tokens, {n_counted} count{cut}\n{whole}\n"));
+            let title = format!("record {idx} of the training split: {n} tokens, {n_counted} count{cut}");
+            text.push(format!("\n{title}\n{whole}\n"));
             text.extend(example.rejected.as_ref().map(|rejected| format!("rejected:\n{}\n", marked(rejected))));
+            let figure =
+                |title, example: &Example| (title, Prompt::of_ids(example.ids.clone(), tokenizer), counted(example));
+            figures.push(figure(title, example));
+            figures.extend(example.rejected.as_ref().map(|it| figure(format!("record {idx}, rejected"), it)));
         }
-        print_styled(&folded_if_known(&text.concat()))
+        let about = self.of.display().to_string();
+        let json = json_of(vec![json.to_string()]);
+        self.output.write_sheets("Records", &about, &text.concat(), &json, &[view::records_sheet(&summary, &figures)])
     }
+}
+
+/// Whether each token counts. No token predicts the first one.
+fn counted(example: &Example) -> Vec<bool> {
+    example.counts.iter().enumerate().map(|(at, counts)| *counts && at > 0).collect()
 }
 
 /// The text of a record, with the tokens that count in green or in brackets.
 fn marked(example: &Example, tokenizer: &Tokenizer, has_colors: bool) -> String {
-    let Example { ids, counts, .. } = example;
-    // No token predicts the first one.
-    let counts: Vec<bool> = counts.iter().enumerate().map(|(at, counts)| *counts && at > 0).collect();
+    let ids = &example.ids;
+    let counts = counted(example);
     let mut text = String::new();
     let mut at = 0;
     for part in counts.chunk_by(|a, b| a == b) {

@@ -454,6 +454,15 @@ fn preview_marks_counted_and_truncated_tokens() {
     assert_eq!(cut["lengths"]["longest"], 20);
     let counts = cut["shown"][0]["counts"].as_array().expect("a list");
     assert_eq!(counts.len(), cut["shown"][0]["pieces"].as_array().expect("a list").len());
+    // The page colours the tokens that count.
+    let page = [&arguments[..5], &["--n-shown", "1", "--format", "html"]].concat();
+    let page = folder.succeed(&page);
+    let (first, _) = page.split_once("</figure>").expect("a record is a figure");
+    let coloured = first.split("<svg class=\"pieces wide").nth(1).and_then(|it| it.split("</svg>").next());
+    let n_coloured = coloured.expect("the tokens").matches("class=\"p16 piece\"").count();
+    let whole = folder.json(&arguments);
+    let counts = whole["shown"][0]["counts"].as_array().expect("a list").iter().skip(1);
+    assert_eq!(n_coloured, counts.filter(|counts| counts.as_bool() == Some(true)).count());
     folder.write("c.toml", "data = { path = \"text.txt\" }");
     let refused = folder.fail(&["data", "preview", "c.toml"]);
     assert!(refused.contains("`c.toml` has a text, not records\n  hint: name records with --data"), "{refused}");
