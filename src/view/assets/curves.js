@@ -27,8 +27,8 @@ class Chart {
    * `shared.ask` is called with the steps that a reader wants to see, and `null` for all, `shared.follow` when a place is
    * pointed at; `shared.hidden` has the names of the curves that are not shown.
    */
-  constructor(figure, { digits, ceiling, mark, series, across, logarithmic, listed }, shared) {
-    Object.assign(this, { figure, digits, mark, series, listed, across, shared, shown: null, smoothing: 0 });
+  constructor(figure, { digits, ceiling, mark, series, across, logarithmic, ranked, listed }, shared) {
+    Object.assign(this, { figure, digits, mark, series, listed, ranked, across, shared, shown: null, smoothing: 0 });
     this.isLogarithmic = logarithmic && series.every((curve) => curve.points.every((point) => point[1] > 0));
     this.ceiling = ceiling ?? Infinity;
     for (const [index, curve] of series.entries()) {
@@ -180,10 +180,10 @@ class Chart {
     event.preventDefault();
   }
 
-  /** The visible curves that share an entry of the legend. */
+  /** The visible curves that the pointer picks: those of several runs, or that share an entry of the legend. */
   get grouped() {
-    const shared = this.listed.filter((indices) => indices.length > 1).flat();
-    return shared.map((index) => this.series[index]).filter(({ name }) => !this.shared.hidden.has(name));
+    const several = this.listed.filter((indices) => this.ranked || indices.length > 1).flat();
+    return several.map((index) => this.series[index]).filter(({ name }) => !this.shared.hidden.has(name));
   }
 
   /** Picks the nearest of them to a pointer. */

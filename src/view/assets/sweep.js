@@ -1,5 +1,8 @@
-/** The best config, to be copied without being read. */
+/** The best config, to be copied without being read; and one setting in all charts at once. */
 page.view("sweep", (section) => {
+  const dots = [...section.querySelectorAll("[data-setting]")];
+  const mark = (setting) => dots.forEach((dot) => dot.classList.toggle("present", dot.dataset.setting === setting));
+  dots.forEach((dot) => page.set(dot, { pointerenter: () => mark(dot.dataset.setting), pointerleave: () => mark(null) }));
   const text = section.querySelector("details pre");
   if (!text) {
     return;

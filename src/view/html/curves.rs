@@ -67,7 +67,7 @@ impl Chart {
         let mark = self.mark.as_ref().map(|((step, number), label)| json!([step, number, label]));
         let numbers = json!({
             "digits": self.decimals, "ceiling": ceiling, "mark": mark, "series": series.collect::<Vec<_>>(),
-            "across": self.across.name, "logarithmic": self.is_logarithmic,
+            "across": self.across.name, "logarithmic": self.is_logarithmic, "ranked": self.is_ranked,
             "listed": listed.iter().map(|(_, of)| of).collect::<Vec<_>>(),
         });
         (html, numbers)

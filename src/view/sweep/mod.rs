@@ -188,6 +188,10 @@ mod tests {
         assert!(!html.contains("<b>") && !html.contains("NaN\""), "{html}");
         assert_eq!(html.matches("<path class=\"line series-").count(), 2 * 3, "legend and chart");
         assert_eq!(html.matches(" r=\"4\"><title>").count(), 2 * 2, "settings with a loss, by key");
+        assert!(
+            html.contains("\"name\":\"mlp=swiglu learning_rate=0.001\"") && !html.contains("trial 2"),
+            "by settings"
+        );
         assert!(html.contains("[[40.0,1.9],[120.0,1.5]]") && html.contains("data-x=\"0 120 "), "in seconds, and whole");
         assert!(html.contains("the highest that was tried") && html.contains("After 2 min 0 s the best"));
         for heading in ["What was found", "Settings", "Curves", "Each key", "Importance", "The best config"] {

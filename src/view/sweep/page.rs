@@ -51,7 +51,7 @@ fn chart(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Chart {
     let in_ms = |curve: &[(f64, f64)]| curve.iter().map(|(s, loss)| ((s * 1e3).round() as u64, *loss)).collect();
     let series = outcome.trials.iter().zip(curves).enumerate().map(|(at, (row, curve))| Series {
         has_dots: true,
-        ..Series::new(&format!("trial {}", row.trial), ranked_class(at), in_ms(curve))
+        ..Series::new(&values(outcome, row), ranked_class(at, outcome.trials.len()), in_ms(curve))
     });
     let about = format!("{}, by seconds of training steps", outcome.unit);
     Chart {
