@@ -207,6 +207,23 @@ fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
     browser.press("Escape");
 }
 
+/// Without the first token, the others have all of the attention.
+fn without_first(browser: &mut Browser, weights: &Value) {
+    browser.click(".small-map:last-of-type"); // layer 1, head 3
+    browser.click(".flow .token[data-token='7']");
+    browser.point_away();
+    browser.click(".without input");
+    let row = row(weights, [1, 3, 7]);
+    let rest = row.iter().sum::<f64>() - row[0];
+    let shared = |(at, weight): (usize, &f64)| if at == 0 { 0.0 } else { f64::from((weight / rest) as f32) };
+    let others: Vec<f64> = row.iter().enumerate().map(shared).collect();
+    let expected: Vec<String> = strongest(&others, 5).iter().map(|(_, weight)| percent(*weight)).collect();
+    assert_eq!(browser.texts(".partners .number"), expected);
+    assert!(browser.texts(".telling")[0].contains("of its attention but for the first token"));
+    browser.click(".without input");
+    browser.press("Escape");
+}
+
 /// The lines and the colours of heads are those of the token that is pointed at, or of all.
 fn heads(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     tab(browser, "Heads");
@@ -387,6 +404,7 @@ fn every_view_shows_numbers_of_model() {
         let bottom = number(&browser.evaluate("document.querySelector('.flow').getBoundingClientRect().bottom"));
         assert!(bottom < 640.0, "the text ends at {bottom}, below the first screen of a phone");
         text(&mut browser, &weights, &lens, screen.1);
+        without_first(&mut browser, &weights);
         browser.check("attention-text", screen);
         heads(&mut browser, &weights, 4, screen.1);
         browser.check("attention-heads", screen);

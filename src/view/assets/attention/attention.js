@@ -18,6 +18,16 @@ page.view("attention", (section, data, list) => {
   );
   const bar = page.element("div", { class: "tabs", role: "tablist", "aria-label": "Ways to look" }, ...tabs);
   roam(bar, tabs, gridMove(tabs.length, tabs.length));
+  const without = page.element("input", { type: "checkbox", change: () => leaveOut(without.checked) });
+  const tick = page.element("label", { class: "without" }, without, "without the first token");
+  attention.isWithoutFirst = without.checked = section.isWithoutFirst ?? false; // it, too, stays in a replay
+
+  /** Shows the weights with or without the first token. */
+  function leaveOut(isWithoutFirst) {
+    section.isWithoutFirst = attention.isWithoutFirst = without.checked = isWithoutFirst;
+    made.clear();
+    turnTo(present);
+  }
 
   function show(kind) {
     present = kind;
@@ -47,6 +57,7 @@ page.view("attention", (section, data, list) => {
   function keep() {
     const { layer, head } = choice.place;
     const state = { view: present.key, layer: attention.layers[layer], head: attention.heads[head] };
+    Object.assign(state, attention.isWithoutFirst && { first: 0 });
     page.keep(section, { ...state, ...(choice.kept && { token: choice.kept.token, side: choice.kept.side }) });
   }
 
@@ -63,10 +74,14 @@ page.view("attention", (section, data, list) => {
       choice.side = state.get("side") === "key" ? "key" : "query";
       choice.kept = { token, side: choice.side };
     }
-    show(kinds.find((kind) => kind.key === state.get("view")) ?? present);
+    present = kinds.find((kind) => kind.key === state.get("view")) ?? present;
+    if ((state.get("first") === "0") !== attention.isWithoutFirst) {
+      leaveOut(!attention.isWithoutFirst);
+    }
+    show(present);
   }
 
-  section.append(page.element("div", { class: "over" }, bar, page.actions(section, () => panel)), panel);
+  section.append(page.element("div", { class: "over" }, bar, tick, page.actions(section, () => panel)), panel);
   section.append(...section.querySelectorAll(":scope > .facts")); // a small screen begins with the text
   section.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && choice.kept) {

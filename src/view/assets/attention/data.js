@@ -32,6 +32,8 @@ class Attention {
     /** The same in words. */
     this.scaling = (data.scale === null ? `÷ √${data.head_dim}` : `× ${data.scale}`) + (cap === null ? "" : `, capped at ${cap}`);
     this.nStages = data.similarity.length;
+    /** Whether the first token, which heads attend to when they find nothing, is left out of the weights. */
+    this.isWithoutFirst = false;
     this.data = data;
     this.list = list;
     this.unpacked = new Map();
@@ -50,7 +52,8 @@ class Attention {
   /** The weights of all queries, one row after the other. */
   triangle(layer, head) {
     const place = this.data.weights[layer][head];
-    return this.unpack(place, WEIGHTS[this.data.packing]);
+    const read = WEIGHTS[this.data.packing];
+    return this.isWithoutFirst ? this.unpack(place, (bytes) => withoutFirst(read(bytes)), `${place} without`) : this.unpack(place, read);
   }
 
   /** The weight of `query` for `key`: 0 for a later token. */
@@ -120,9 +123,9 @@ class Attention {
     return this.unpack(place, floats).subarray(token * this.headDim, (token + 1) * this.headDim);
   }
 
-  /** The numbers of a list, read when they are first asked for; those used last are kept. */
-  unpack(place, read) {
-    let numbers = this.unpacked.get(place);
+  /** The numbers of a list, read when they are first asked for; those used last are kept, by their key. */
+  unpack(place, read, key = place) {
+    let numbers = this.unpacked.get(key);
     if (numbers === undefined) {
       numbers = read(bytesOf(this.list(place)));
       this.nUnpacked += numbers.length;
@@ -134,9 +137,9 @@ class Attention {
         this.nUnpacked -= length;
       }
     } else {
-      this.unpacked.delete(place); // and comes last again
+      this.unpacked.delete(key); // and comes last again
     }
-    this.unpacked.set(place, numbers);
+    this.unpacked.set(key, numbers);
     return numbers;
   }
 }
@@ -182,6 +185,17 @@ const COSINES = {
   exact: floats,
   coarse: (bytes) => inSteps(new Int8Array(bytes.buffer), 127),
 };
+
+/** The weights as they would be if only the first token itself saw it: the others of a row add up to 1. */
+function withoutFirst(weights) {
+  const numbers = weights.slice();
+  for (let query = 1; triangleStart(query) < numbers.length; query += 1) {
+    const row = numbers.subarray(triangleStart(query), triangleStart(query + 1));
+    const rest = row.reduce((sum, weight) => sum + weight, 0) - row[0];
+    row.forEach((weight, key) => (row[key] = key === 0 || rest === 0 ? 0 : weight / rest));
+  }
+  return numbers;
+}
 
 /** The start of a row in the lower triangle of a matrix, written row by row. */
 function triangleStart(row) {

@@ -124,7 +124,8 @@ class TextView {
       0: "itself",
       1: `the token before, ${keyName}`,
     }[query - key] ?? `${keyName}, ${query - key} tokens before`;
-    const sentences = [`Head ${name}: ${queryName} gives ${share} of its attention to ${whom}.`];
+    const but = attention.isWithoutFirst ? " but for the first token" : "";
+    const sentences = [`Head ${name}: ${queryName} gives ${share} of its attention${but} to ${whom}.`];
     const [n, nAfter] = [attention.followers(layer, head, key), attention.nTokens - 1 - key];
     if (n > 1) {
       sentences.push(`${n === nAfter ? `All ${n}` : `${n} of the ${nAfter}`} tokens after ${keyName} look at it most.`);
