@@ -13,6 +13,7 @@ use super::http::{json_response, name};
 use super::library::ListedRun;
 use super::service::{Service, Shared, Work};
 use crate::run::{self, Checkpoint, Curves, Difference, RunDir, RunError, RunInfo, Status};
+use crate::sweep;
 use crate::tokenizer::TOKENIZER_CONFIG;
 use crate::view;
 use crate::view::report::{Comparison, Report};
@@ -60,7 +61,7 @@ const MODULES: [(&str, &str); 12] = [
 
 /// Whether an address is a file of the page; these are public.
 pub(super) fn is_file(path: &str) -> bool {
-    matches!(path, "/" | "/compare") || path.starts_with("/run/") || path.starts_with("/assets/")
+    matches!(path, "/" | "/compare" | "/sweep") || path.starts_with("/run/") || path.starts_with("/assets/")
 }
 
 fn respond(kind: &'static str, policy: &'static str, body: String) -> Response {
@@ -99,9 +100,13 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
         let listed = service.library.runs();
         let dirs: Vec<RunDir> = listed.iter().map(|listed| listed.run.clone()).collect();
         let differences = run::differences(&dirs).unwrap_or_default();
-        let json = |(at, run): (usize, &ListedRun)| run_json(run, at, &differences);
+        let json = |(at, run): (usize, &ListedRun)| {
+            let mut json = run_json(run, at, &differences);
+            json["base"] = base(&listed, &run.run).into();
+            json
+        };
         let runs: Vec<Value> = listed.iter().enumerate().map(json).collect();
-        Ok(json_response(json!({"runs": runs}).to_string()))
+        Ok(json_response(json!({"runs": runs, "has_sweep": sweep_page(service).is_some()}).to_string()))
     };
     service.off_thread(Work::Long, runs).await
 }
@@ -139,18 +144,18 @@ pub(super) fn run(service: &Service, name: &str) -> Result<Response, ApiError> {
             "frequency_penalty": generate.frequency_penalty,
         },
         "stop": generate.stop,
-        "base": base(service, &run),
+        "base": base(&service.library.runs(), &run),
         "checkpoints": kept.collect::<Vec<_>>(),
     });
     Ok(json_response(json.to_string()))
 }
 
 /// The run on the page that a run was tuned from.
-fn base(service: &Service, run: &RunDir) -> Option<String> {
+fn base(listed: &[ListedRun], run: &RunDir) -> Option<String> {
     let last = run.last().ok()?;
     let base = Checkpoint::read_state(&last).ok()?.base(&last)?.canonicalize().ok()?;
-    let is_base = |listed: &ListedRun| listed.run.root().canonicalize().is_ok_and(|root| base.starts_with(root));
-    service.library.runs().into_iter().find(is_base).map(|listed| listed.name)
+    let is_base = |listed: &&ListedRun| listed.run.root().canonicalize().is_ok_and(|root| base.starts_with(root));
+    listed.iter().find(is_base).map(|listed| listed.name.clone())
 }
 
 /// Whether a run has a chat template, from its file alone: the runs are listed every few seconds.
@@ -165,6 +170,18 @@ pub(super) fn report(service: &Service, name: &str) -> Result<Response, ApiError
     let mut report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
     report.note(UNMEASURED.to_owned());
     Ok(respond(HTML, REPORT_POLICY, report.html()))
+}
+
+/// The page of the sweep whose runs are in the folder.
+fn sweep_page(service: &Service) -> Option<String> {
+    let page = service.options.folder.as_ref()?.canonicalize().ok()?.parent()?.join(sweep::PAGE);
+    fs::read_to_string(page).ok().filter(|page| view::html::is_page(page))
+}
+
+/// That page, which brings its own policy.
+pub(super) fn sweep(service: &Service) -> Result<Response, ApiError> {
+    let page = sweep_page(service).ok_or_else(|| ApiError::no_route("GET", "/app/sweep"))?;
+    Ok(respond(HTML, REPORT_POLICY, page))
 }
 
 /// Several runs on one page; their names are one per line.

@@ -50,12 +50,14 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/responses/input_tokens", counting(GenerateRequest::response))
         .route("/", get(app::index))
         .route("/compare", get(app::index))
+        .route("/sweep", get(app::index))
         .route("/run/{*view}", get(app::index))
         .route("/assets/{name}", get(app::asset))
         .route("/app/runs", get(app::runs))
         .route("/app/run/{*name}", named(app::run))
         .route("/app/report/{*name}", named(app::report))
         .route("/app/comparison/{*names}", named(app::comparison))
+        .route("/app/sweep", get(sweep))
         .route("/app/view", inspecting(ViewRequest::read, ViewRequest::n_bytes, ViewRequest::answer))
         .fallback(async |method: Method, uri: Uri| ApiError::no_route(method.as_str(), uri.path()))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
@@ -181,6 +183,10 @@ fn named(answer: fn(&Service, &str) -> Result<Response, ApiError>) -> MethodRout
         let answer = service.off_thread(Work::Long, move |service| answer(service, &name)).await?;
         Ok::<_, ApiError>(hold(reserved, answer))
     })
+}
+
+async fn sweep(State(service): State<Shared>) -> Result<Response, ApiError> {
+    service.off_thread(Work::Long, app::sweep).await
 }
 
 /// A handler that describes the model that a query names.

@@ -5,6 +5,7 @@ import { compare } from "./compare.js";
 import { look } from "./look.js";
 import { report } from "./report.js";
 import { runs } from "./runs.js";
+import { pageFrame } from "./view.js";
 import { why } from "./why.js";
 import { write } from "./write.js";
 
@@ -24,7 +25,7 @@ function address(run, view) {
 }
 
 /** The links to the views, and a list of runs. */
-function rail(all, { run, view }, hasChat) {
+function rail(all, { run, view }, hasChat, hasSweep) {
   const link = (name, to, isPresent) =>
     page.element("a", { href: to, "aria-current": isPresent ? "page" : null }, name);
   const links = [link("Runs", "/", run === null && view === "")];
@@ -39,6 +40,9 @@ function rail(all, { run, view }, hasChat) {
     links.unshift(list);
   }
   links.push(link("Compare", run === null ? "/compare" : `/compare?runs=${encodeURIComponent(run)}`, view === "compare"));
+  if (hasSweep) {
+    links.push(link("Sweep", "/sweep", run === null && view === "sweep"));
+  }
   document.querySelector("#rail").replaceChildren(...links);
 }
 
@@ -48,21 +52,22 @@ async function start() {
     document.querySelector("#title").textContent = name;
     document.title = about ? `${name} · ${about}` : name;
   };
-  const { runs: all } = await ask("/app/runs");
+  const { runs: all, has_sweep: hasSweep } = await ask("/app/runs");
   if (here.run === null) {
-    rail(all, here, false);
-    title(here.view === "compare" ? "Compare" : "Tinderbox");
-    return here.view === "compare" ? compare(main, all) : runs(main, all);
+    rail(all, here, false, hasSweep);
+    title({ compare: "Compare", sweep: "Sweep" }[here.view] ?? "Tinderbox");
+    const show = { compare, sweep: (node) => node.append(page.element("div", { class: "report" }, pageFrame("The sweep", "/app/sweep"))) }[here.view] ?? runs;
+    return show(main, all);
   }
   const found = all.find(({ name }) => name === here.run);
   const view = OF_RUN[here.view];
   if (!found || !view) {
-    rail(all, { run: null, view: null }, false);
+    rail(all, { run: null, view: null }, false, hasSweep);
     main.append(problem(found ? `There is no page ${location.pathname}.` : `There is no run ${here.run}.`));
     return undefined;
   }
   const about = await ask(`/app/run/${encodeURIComponent(here.run)}`);
-  rail(all, here, about.has_chat);
+  rail(all, here, about.has_chat, hasSweep);
   title(here.run, view[0]);
   if (here.view !== "" && !found.has_checkpoint) {
     main.append(problem("This run has no checkpoint yet: there is nothing to write with. Its report grows as it trains."));

@@ -7,6 +7,8 @@ import { checkpoints } from "./checkpoints.js";
 import { section } from "./view.js";
 
 const PAUSE_MS = 400;
+/** The most heads that are buttons with names; more are a map, a column for each layer. */
+const MOST_NAMED = 64;
 const DEFAULTS = { off: "", tokens: 40, step: -1 };
 
 export function look(main, run, about) {
@@ -86,6 +88,7 @@ export function look(main, run, about) {
     );
   }
 
+  const isMap = about.n_layers * about.n_heads > MOST_NAMED;
   const switches = Array.from({ length: about.n_layers }, (_, layer) =>
     Array.from({ length: about.n_heads }, (_, head) => {
       const name = `${layer}.${head}`;
@@ -95,6 +98,7 @@ export function look(main, run, about) {
           type: "button",
           class: "head",
           "data-head": name,
+          "aria-label": `Head ${name}`,
           "aria-pressed": String(off.has(name)),
           click: () => {
             off[off.has(name) ? "delete" : "add"](name);
@@ -102,7 +106,7 @@ export function look(main, run, about) {
             changed();
           },
         },
-        name,
+        isMap ? "" : name,
       );
       return node;
     }),
@@ -115,7 +119,7 @@ export function look(main, run, about) {
       row.forEach((node, head) => {
         const effect = effects?.[layer]?.[head];
         const known = effect === undefined ? "" : `: without it the loss of this text changes by ${effect.toFixed(3)}`;
-        page.set(node, { title: `Head ${node.textContent}${known}` });
+        page.set(node, { title: `Head ${node.dataset.head}${known}` });
         node.style.setProperty("--share", effect === undefined ? 0 : Math.min(Math.abs(effect) / largest, 1));
         node.classList.toggle("helps", effect < 0);
       }),
@@ -129,7 +133,7 @@ export function look(main, run, about) {
     changed();
   }
 
-  const grid = page.element("div", { class: "switches", role: "group", "aria-label": "Heads that are switched off" }, ...switches.flat());
+  const grid = page.element("div", { class: isMap ? "switches map" : "switches", role: "group", "aria-label": "Heads that are switched off" }, ...switches.flat());
   grid.style.setProperty("--n-heads", about.n_heads);
   main.append(
     page.element("h2", {}, "Look"),
@@ -145,7 +149,7 @@ export function look(main, run, about) {
         now.tokens = tokens;
         changed();
       }),
-      page.element("span", { class: "hint" }, "A click switches a head off. The bar is how much the loss of the text depends on it."),
+      page.element("span", { class: "hint" }, `A click switches a head off. ${isMap ? "A column is a layer; the colour" : "The bar"} is how much the loss of the text depends on it.`),
     ),
     page.element("div", { class: "scrolls" }, grid),
     compared,

@@ -16,6 +16,12 @@ const COLUMNS = [
   ["curve", "Loss", null, false],
 ];
 
+/** What a run can be compared with: those of the same base, or else of the same size and length. */
+function groupOf({ base, parameters, max_steps: steps }) {
+  const parts = [parameters === null ? null : `${count(parameters)} parameters`, steps === null ? null : `${count(steps)} steps`];
+  return base === null ? parts.filter((part) => part).join(", ") : `Tuned from ${base}`;
+}
+
 function measured(loss, isEstimate) {
   return loss === null ? "" : `${isEstimate ? "~" : ""}${loss.toFixed(4)}`;
 }
@@ -110,7 +116,12 @@ export function runs(main, first) {
     const losses = sorted.flatMap(({ curve }) => curve);
     const scale = [Math.min(...losses), Math.max(...losses)];
     const focused = body.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
-    body.replaceChildren(...(now.down ? sorted.reverse() : sorted).map((run) => row(run, scale)));
+    const groups = Map.groupBy(now.down ? sorted.reverse() : sorted, groupOf);
+    const heading = (name) => page.element("tr", { class: "group" }, page.element("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, name));
+    body.replaceChildren(...[...groups].flatMap(([name, members]) => [
+      ...(groups.size > 1 && groups.size < sorted.length && name !== "" ? [heading(name)] : []),
+      ...members.map((run) => row(run, scale)),
+    ]));
     if (focused !== undefined) {
       [...body.querySelectorAll("[data-focus]")].find((node) => node.dataset.focus === focused)?.focus({ preventScroll: true });
     }
@@ -138,7 +149,8 @@ export function runs(main, first) {
   const empty = page.element("p", {}, "There is no run yet. Train one with `tinderbox train`: it appears here by itself.");
   empty.hidden = first.length > 0;
   main.append(
-    page.element("h2", {}, "Runs"), empty, filter, page.element("div", { class: "scrolls" }, table), compare, status,
+    page.element("h2", {}, "Runs"), empty, page.element("div", { class: "controls" }, filter, compare), status,
+    page.element("div", { class: "scrolls" }, table),
   );
   show();
   setInterval(() => !document.hidden && refresh().then(() => (empty.hidden = all.length > 0)), EVERY_MS);

@@ -23,7 +23,7 @@ const PICTURE: &str = include_str!("../assets/picture.js");
 const GENERATOR: &str = "<meta name=\"generator\" content=\"tinderbox ";
 
 /// Whether a text is a page that was made here, by any version.
-#[cfg(feature = "cli")]
+#[cfg(any(feature = "cli", feature = "serve"))]
 pub(crate) fn is_page(text: &str) -> bool {
     text.split_once("</head>").is_some_and(|(head, _)| head.contains(GENERATOR))
 }

@@ -9,7 +9,7 @@ use super::ask;
 use super::program::program;
 use crate::attention_page::percent;
 use crate::browser::{Browser, Theme};
-use crate::fixtures::{Folder, list, number, set};
+use crate::fixtures::{Folder, copy, list, number, set};
 use crate::inspect::trained;
 
 /// The screens to check the page on.
@@ -223,6 +223,22 @@ fn runs_view_follows_training() {
     browser.wait_for(&format!("{curve} && {curve} !== {drawn}"));
     look_around(&mut browser, "report");
     training.kill();
+    // Runs of one model and length are a group, and a sweep has its page.
+    copy(&folder.path("runs/tiny"), &folder.path("runs/twin"));
+    folder.write(
+        "sweep.html",
+        "<!doctype html><head><meta name=\"generator\" content=\"tinderbox 1\"></head><h2>Found</h2>",
+    );
+    browser.visit(&format!("http://127.0.0.1:{port}/"));
+    browser.wait_for("document.querySelectorAll('.runs tbody tr').length === 5");
+    let groups = browser.texts(".runs .group th");
+    assert!(groups[0].ends_with(" parameters, 1,000,000 steps") && groups[1].ends_with(" parameters, 40 steps"));
+    look_around(&mut browser, "groups");
+    assert_eq!(browser.all("#rail a[href='/sweep']", "it.textContent"), ["Sweep"]);
+    browser.visit(&format!("http://127.0.0.1:{port}/sweep"));
+    browser.wait_for(
+        "document.querySelector('iframe.ready')?.contentDocument.querySelector('h2').textContent === 'Found'",
+    );
     browser.visit(&format!("http://127.0.0.1:{port}/compare?runs=tiny,new&prompt=The&tokens=10"));
     browser.wait_for("document.querySelectorAll('.written').length === 2");
     browser.wait_for("document.querySelector('iframe.ready') !== null");
