@@ -14,7 +14,7 @@ const isFirefox = values.browser === "firefox";
 const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 const program = isFirefox ? "firefox-esr" : (process.env.TINDERBOX_CHROMIUM ?? "chromium");
 const executablePath = execFileSync("sh", ["-c", 'command -v "$0"', program], { encoding: "utf8" }).trim();
-const WIDTHS = [360, 1280, 1920];
+const WIDTHS = [360, 390, 1280, 1920];
 const HEIGHT = 900;
 /** The smallest letters, in pixels. */
 const LETTERS = 11;
@@ -61,9 +61,7 @@ async function look(page, where) {
   }
   const { violations } = await page.evaluate("axe.run()");
   for (const { id, impact, nodes } of violations) {
-    if (["serious", "critical"].includes(impact)) {
-      wrong(where, impact, id, `${nodes.length} times, first ${nodes[0].html.slice(0, 120)}`);
-    }
+    wrong(where, impact, id, `${nodes.length} times, first ${nodes[0].html.slice(0, 120)}`);
   }
 }
 
