@@ -32,6 +32,8 @@ function launch(theme) {
     browser: isFirefox ? "firefox" : "chrome",
     executablePath,
     headless: true,
+    timeout: 120_000,
+    protocolTimeout: 600_000,
     args: isFirefox ? [] : ["--no-sandbox", "--disable-gpu", `--blink-settings=preferredColorScheme=${isDark ? 0 : 1}`],
     extraPrefsFirefox: { "layout.css.prefers-color-scheme.content-override": isDark ? 0 : 1 },
   });
@@ -140,7 +142,7 @@ for (const theme of ["light", "dark"]) {
         await look(page, `${at}, ${name}`);
         if (values.pictures) {
           mkdirSync(values.pictures, { recursive: true });
-          const picture = [basename(file, ".html"), name, width, theme, values.browser].join("-").replaceAll(" ", "_");
+          const picture = [basename(file, ".html").replace(/\W/g, "-"), name, width, theme, values.browser].join("-").replaceAll(" ", "_");
           await page.screenshot({ path: `${values.pictures}/${picture}.png`, fullPage: true });
         }
       }

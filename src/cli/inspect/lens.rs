@@ -57,12 +57,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             None => args.predict(&opened, &prompt)?,
         });
     }
-    args.reading.output.write(
-        "Predictions by layer",
-        &about(&opened),
-        pages,
-        args.colors.style(&args.reading.output.file),
-    )
+    let title = if args.patch_from.is_some() { "What another text changes" } else { "Predictions by layer" };
+    args.reading.output.write(title, &about(&opened), pages, args.colors.style(&args.reading.output.file))
 }
 
 impl Args {

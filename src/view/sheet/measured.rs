@@ -225,7 +225,7 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
         Some(Cell::new(value, percent(value), about))
     };
     let all = it.residual.iter().flatten().copied().chain(moved.iter().map(|(_, fraction)| *fraction));
-    let scale = ColorScale::signed(all);
+    let scale = ColorScale::shares(all);
     let columns = prompt.pieces[first..=it.position].iter().map(|piece| short(LONGEST, piece)).collect();
     let residual = Grid::new(stages.clone(), columns, ColumnKind::TokensFrom(first), scale, cell);
     let residual = Grid { chosen: Some(it.position - first), ..residual };

@@ -12,7 +12,7 @@ pub(crate) mod plan;
 pub(crate) mod svg;
 pub(crate) mod text;
 
-use crate::format::signed;
+use crate::format::{percent, signed};
 use crate::view::svg::chart::Chart;
 use crate::view::svg::plot::ends;
 use crate::view::theme::{self, Theme};
@@ -104,6 +104,8 @@ pub(crate) enum ColorScale {
     UpTo(f64),
     /// Below and above 0; the given number has full strength.
     Signed(f64),
+    /// The same for shares, in percent.
+    Shares(f64),
     /// One colour, for what has a value at all.
     Marked,
 }
@@ -216,10 +218,20 @@ impl Map {
     }
 }
 
+/// The largest absolute value; above 0.
+fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().map(f64::abs).fold(f64::MIN_POSITIVE, f64::max)
+}
+
 impl ColorScale {
     /// The scale on which the largest absolute value has full strength.
     pub fn signed(values: impl IntoIterator<Item = f64>) -> Self {
-        Self::Signed(values.into_iter().map(f64::abs).fold(f64::MIN_POSITIVE, f64::max))
+        Self::Signed(largest(values))
+    }
+
+    /// The same for shares.
+    pub(crate) fn shares(values: impl IntoIterator<Item = f64>) -> Self {
+        Self::Shares(largest(values))
     }
 
     /// The strength of a value's colour, in 0..=1.
@@ -228,7 +240,7 @@ impl ColorScale {
         match self {
             Self::Fraction => value.clamp(0.0, 1.0).sqrt() as f32,
             Self::UpTo(full) => (value / full).clamp(0.0, 1.0) as f32,
-            Self::Signed(full) => (value.abs() / full).clamp(0.0, 1.0).sqrt() as f32,
+            Self::Signed(full) | Self::Shares(full) => (value.abs() / full).clamp(0.0, 1.0).sqrt() as f32,
             Self::Marked => 1.0,
         }
     }
@@ -243,6 +255,7 @@ impl ColorScale {
                 let label = |x: f64| if x == 0.0 { "0".to_owned() } else { signed(x, decimals) };
                 [-1.0, -0.25, 0.0, 0.25, 1.0].map(|x| (x * full, label(x * full))).to_vec()
             }
+            Self::Shares(full) => [-1.0, -0.25, 0.0, 0.25, 1.0].map(|x| (x * full, percent(x * full))).to_vec(),
             Self::Marked => Vec::new(),
         }
     }
@@ -252,7 +265,7 @@ impl ColorScale {
         let strength = self.strength(value);
         let ground = match self {
             Self::Fraction | Self::UpTo(_) => theme::heat(theme, strength),
-            Self::Signed(_) | Self::Marked => {
+            Self::Signed(_) | Self::Shares(_) | Self::Marked => {
                 let full = theme::rgb(if value < 0.0 { "negative" } else { "positive" }, theme);
                 theme::between(theme::rgb("panel", theme), full, strength)
             }

@@ -90,8 +90,8 @@ pub(crate) fn class(scale: ColorScale, value: f64) -> String {
     let shade = (scale.strength(value) * N_SHADES as f32).round() as usize;
     let kind = match scale {
         ColorScale::Fraction | ColorScale::UpTo(_) => 's',
-        ColorScale::Signed(_) if value < 0.0 => 'n',
-        ColorScale::Signed(_) | ColorScale::Marked => 'p',
+        ColorScale::Signed(_) | ColorScale::Shares(_) if value < 0.0 => 'n',
+        ColorScale::Signed(_) | ColorScale::Shares(_) | ColorScale::Marked => 'p',
     };
     format!("{kind}{shade}")
 }
