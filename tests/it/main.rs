@@ -26,6 +26,7 @@ mod devices;
 mod disks;
 #[cfg(feature = "mpi")]
 mod distributed;
+mod docs;
 #[cfg(target_os = "linux")]
 mod endurance;
 mod examples;
