@@ -27,28 +27,36 @@ pub fn linear<const D: usize>(
     precision: MatmulPrecision,
 ) -> Tensor<D> {
     if !flex::is_for(&x) {
-        return module::linear(x, weight, bias);
+        return composed_linear(x, weight, bias);
     }
     let mut inputs = vec![x.into_dispatch(), weight.into_dispatch()];
     inputs.extend(bias.map(Tensor::into_dispatch));
     Tensor::from_dispatch(fused_linear(inputs, precision))
 }
 
-/// The memory of [`linear`] in training: for `rows` `[B, T]` and a weight `[K, M]`.
-pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, m]: [usize; 2]) -> TrainingMemory {
-    let (x, out, weight) = (bytes([b, t, k]), bytes([b, t, m]), bytes([k, m]));
-    match operations {
-        // The backward pass holds the gradient of the weight.
-        Operations::Fused => TrainingMemory { saved: out, temporary: x + out + weight },
-        // The next operation copies the output.
-        Operations::Composed => TrainingMemory { saved: 0.0, temporary: x + out + n_composed_gradients(rows) * weight },
-    }
+/// One product of all rows. Burn 0.22 multiplies the rows `[B, T]` of a batch one by one if T is a multiple of 32: B small
+/// products, each of which reads the weight.
+pub(crate) fn composed_linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let (mut shape, [_, m]) = (x.dims(), weight.dims());
+    shape[D - 1] = m;
+    module::linear(rows(x), weight, bias).reshape(shape)
 }
 
-/// The number of gradients of a weight that burn's autodiff computes and then sums. Burn 0.22 multiplies the rows `[B,
-/// T]` of a batch one by one if T is a multiple of 32.
-pub(crate) fn n_composed_gradients([b, t]: [usize; 2]) -> f64 {
-    if t.is_multiple_of(32) { b as f64 } else { 1.0 }
+/// All rows of a tensor, one below the other: `[.., K]` -> `[N, K]`.
+pub(crate) fn rows<const D: usize>(x: Tensor<D>) -> Tensor<2> {
+    let shape = x.dims();
+    x.reshape([shape[..D - 1].iter().product(), shape[D - 1]])
+}
+
+/// The memory of [`linear`] in training: for `rows` `[B, T]` and a weight `[K, M]`. The backward pass holds the gradient
+/// of the weight.
+pub fn training_memory(operations: Operations, [b, t]: [usize; 2], [k, m]: [usize; 2]) -> TrainingMemory {
+    let (x, out, weight) = (bytes([b, t, k]), bytes([b, t, m]), bytes([k, m]));
+    let saved = match operations {
+        Operations::Fused => out,
+        Operations::Composed => 0.0, // the next operation copies the output
+    };
+    TrainingMemory { saved, temporary: x + out + weight }
 }
 
 /// Not generic, so that the matrix products are compiled in this crate, in the codegen unit of the functions that they

@@ -10,6 +10,7 @@ use burn::tensor::Tensor;
 use crate::MatmulPrecision;
 use crate::flex::{self, from_vec, in_f32, matrix, tensor, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Packed, Role, RowMajor, StoreMode, Transposed, product, store};
+use crate::linear;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
 
 /// `out` with `scale (x a) b` added to some of its columns: the output of a layer whose weight changed by `scale a b`
@@ -33,7 +34,10 @@ pub fn low_rank<const D: usize>(
     let n_columns = out.dims()[D - 1];
     assert!(columns.end <= n_columns && columns.len() == b.dims()[1], "columns {columns:?} of {n_columns}");
     if !flex::is_for(&x) {
-        return add_to_columns(out, x.matmul(a.unsqueeze()).matmul(b.unsqueeze()) * scale, columns);
+        let mut shape = x.dims();
+        shape[D - 1] = columns.len();
+        let update = linear::rows(x).matmul(a).matmul(b) * scale;
+        return add_to_columns(out, update.reshape(shape), columns);
     }
     let inputs = vec![out.into_dispatch(), x.into_dispatch(), a.into_dispatch(), b.into_dispatch()];
     Tensor::from_dispatch(fused(inputs, in_f32(scale), columns, precision))

@@ -4,7 +4,6 @@ mod fused;
 
 use burn::tensor::{Device, Int, Tensor, activation, assert_shape};
 
-use crate::linear::n_composed_gradients;
 use crate::memory::bytes;
 use crate::{MatmulPrecision, Operations, TrainingMemory, flex};
 
@@ -102,10 +101,8 @@ pub fn training_memory(operations: Operations, [n, c, vocab_size]: [usize; 3], i
 
 /// The bytes that the output layer of the composed [`cross_entropy`] holds in its backward pass: the gradients of the
 /// logits, of `hidden` and of the weight, for `rows` `[B, T]` and a weight `[C, V]`.
-pub fn composed_output_bytes(rows @ [b, t]: [usize; 2], [c, vocab_size]: [usize; 2], is_tied: bool) -> f64 {
-    // Burn always multiplies the rows of a batch one by one with the token embedding.
-    let n_gradients = if is_tied { b as f64 } else { n_composed_gradients(rows) };
-    bytes([b, t, vocab_size]) + bytes([b, t, c]) + n_gradients * bytes([c, vocab_size])
+pub fn composed_output_bytes([b, t]: [usize; 2], [c, vocab_size]: [usize; 2]) -> f64 {
+    bytes([b, t, vocab_size]) + bytes([b, t, c]) + bytes([c, vocab_size])
 }
 
 pub(crate) fn composed_cross_entropy(

@@ -3,10 +3,10 @@
 pub(crate) mod epilogue;
 mod fused;
 
-use burn::tensor::{Tensor, module};
+use burn::tensor::Tensor;
 
 use crate::activation::{self, Activation};
-use crate::linear::n_composed_gradients;
+use crate::linear::composed_linear;
 use crate::memory::bytes;
 use crate::{MatmulPrecision, Operations, TrainingMemory, flex};
 
@@ -55,7 +55,7 @@ pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
 pub fn training_memory(
     operations: Operations,
     activation: Activation,
-    rows @ [b, t]: [usize; 2],
+    [b, t]: [usize; 2],
     [c, f]: [usize; 2],
 ) -> TrainingMemory {
     let (x, hidden, weight) = (bytes([b, t, c]), bytes([b, t, f]), bytes([c, f]));
@@ -77,14 +77,14 @@ pub fn training_memory(
                 Activation::Swiglu => 5.0, // input, sigmoid and output of the gate; the other factor; the product
                 Activation::Geglu => 6.0,  // those of GELU, the other factor, and the product
             };
-            TrainingMemory { saved: n_hidden * hidden, temporary: hidden + n_composed_gradients(rows) * weight }
+            TrainingMemory { saved: n_hidden * hidden, temporary: hidden + weight }
         }
     }
 }
 
 pub(crate) fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { up, gate, down, activation: kind, precision: _ } = mlp;
-    let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);
+    let apply = |layer: Layer, x| composed_linear(x, layer.weight, layer.bias);
     let gate = gate.map(|gate| apply(gate, x.clone())); // [B, T, F]
     let hidden = apply(up, x); // [B, T, F]
     apply(down, activation::composed(kind, hidden, gate)) // [B, T, C]

@@ -75,7 +75,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
     memory.visit("the loss", now, loss.temporary);
     if operations == Operations::Composed {
         now.logits = 0.0;
-        let temporary = loss::composed_output_bytes(rows, [d_model, vocab_size], config.tie_embeddings);
+        let temporary = loss::composed_output_bytes(rows, [d_model, vocab_size]);
         memory.visit("the output layer's backward pass", now, temporary);
         now.gradients = output_matrix;
     }
