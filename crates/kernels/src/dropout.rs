@@ -7,8 +7,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::TrainingMemory;
-use crate::flex::in_f32;
+use crate::flex::{self, in_f32};
 use crate::memory::bytes;
+use crate::positions::positions;
 
 /// The key of all dropout masks of one forward pass. A mask also depends on its site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,20 +71,10 @@ impl<const D: usize> Mask<D> {
     }
 }
 
-/// Whether `device`, with or without autodiff, computes on the CPU.
-fn is_cpu(device: &Device) -> bool {
-    #[cfg(feature = "ndarray")]
-    #[allow(deprecated, reason = "kept as a numerical second opinion until burn drops it")]
-    if *device == Device::ndarray() {
-        return true;
-    }
-    *device == Device::flex()
-}
-
 impl Dropout {
     /// The mask of a `part` of a tensor, one range per dimension: that part of the mask of the `whole` tensor.
     pub(super) fn mask<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Mask<D> {
-        if is_cpu(device) {
+        if flex::is_host(device) {
             Mask::Factors(self.factors(whole, part, device))
         } else {
             Mask::Dropped(self.dropped(whole, part, device), self.probability)
@@ -113,25 +104,24 @@ impl Dropout {
     fn dropped<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Tensor<D, Bool> {
         // An element's position in the whole tensor is a sum of one term per dimension (index times stride), so the
         // positions are a broadcast sum of D small tensors.
-        let mut stride = 1_u32;
+        let (mut stride, mut first_place) = (1_u32, 0_u32);
         let mut place: Option<Tensor<D, Int>> = None;
         for dim in (0..D).rev() {
-            let first = if dim == 0 { self.key.first_row } else { 0 };
-            let terms = part[dim].clone().map(|i| low_bits(first + i).wrapping_mul(stride));
-            let terms: Vec<u32> = terms.collect();
-            stride = stride.wrapping_mul(low_bits(whole[dim]));
-            if terms == [0] && (dim > 0 || place.is_some()) {
-                continue;
+            let first = part[dim].start + if dim == 0 { self.key.first_row } else { 0 };
+            first_place = first_place.wrapping_add(low_bits(first).wrapping_mul(stride));
+            let n = part[dim].len();
+            if n > 1 || (dim == 0 && place.is_none()) {
+                let mut shape = [1; D];
+                shape[dim] = n;
+                let terms = positions(0..n, DType::U32, device).reshape(shape) * stride;
+                place = Some(match place {
+                    Some(place) => terms + place,
+                    None => terms,
+                });
             }
-            let mut shape = [1; D];
-            shape[dim] = terms.len();
-            let terms = Tensor::from_data(TensorData::new(terms, shape), (device, DType::U32));
-            place = Some(match place {
-                Some(place) => terms + place,
-                None => terms,
-            });
+            stride = stride.wrapping_mul(low_bits(whole[dim]));
         }
-        let place = place.expect("tensors have dimensions");
+        let place = place.expect("tensors have dimensions") + first_place;
         hash(place, self.hash_words()).lower_elem(self.hashes_below())
     }
 

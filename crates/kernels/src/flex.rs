@@ -11,6 +11,16 @@ pub(crate) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
     x.dtype() == DType::F32 && x.device() == Device::flex()
 }
 
+/// Whether `device`, with or without autodiff, computes on the CPU.
+pub(crate) fn is_host(device: &Device) -> bool {
+    #[cfg(feature = "ndarray")]
+    #[allow(deprecated, reason = "kept as a numerical second opinion until burn drops it")]
+    if *device == Device::ndarray() {
+        return true;
+    }
+    *device == Device::flex()
+}
+
 /// The elements of a contiguous f32 tensor, as a slice.
 pub(crate) fn values(x: &FlexTensor) -> &[f32] {
     let start = x.layout().start_offset();

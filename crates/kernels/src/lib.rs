@@ -29,6 +29,7 @@ mod op;
 pub mod optimizer;
 #[cfg(test)]
 mod parity;
+mod positions;
 mod precision;
 mod simd;
 mod tasks;

@@ -9,7 +9,7 @@ mod train;
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation, assert_shape};
+use burn::tensor::{Bool, DType, Device, Tensor, activation, assert_shape};
 
 use blocked::MAX_SCORE_BYTES;
 pub use blocked::{CausalAttention, causal_attention};
@@ -17,6 +17,7 @@ pub use blocked::{CausalAttention, causal_attention};
 use crate::dropout::Dropout;
 use crate::loss::capped;
 use crate::memory::bytes;
+use crate::positions::positions;
 use crate::{Operations, TrainingMemory, flex, rms_norm};
 
 /// The queries whose scores a CPU task holds at a time. With fewer, less of the masked future is computed in vain; with
@@ -266,16 +267,12 @@ pub fn attention_weights(
 /// The causal mask: true where a query does not see a key, because the key is in its future or before its window. The
 /// queries are at the given positions, the keys count from 0.
 ///
-/// It is computed on the device from short vectors; the whole mask would be slow to send to a GPU.
+/// It is computed on the device from short vectors, which stay there.
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
 pub fn unseen(queries: Range<usize>, n_keys: usize, window: Option<usize>, device: &Device) -> Tensor<4, Bool> {
-    let positions = |range: Range<usize>, shape: [usize; 4]| {
-        let positions = range.map(|position| i32::try_from(position).expect("fewer than 2^31 positions"));
-        let positions = positions.collect::<Vec<_>>();
-        Tensor::<4, Int>::from_data(TensorData::new(positions, shape), (device, DType::I32))
-    };
+    let positions = |range, shape: [usize; 4]| positions(range, DType::I32, device).reshape(shape);
     let t = queries.len();
     let (keys, queries) = (positions(0..n_keys, [1, 1, 1, n_keys]), positions(queries, [1, 1, t, 1]));
     let future = keys.clone().greater(queries.clone());
