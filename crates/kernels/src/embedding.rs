@@ -1,11 +1,14 @@
 //! Token and position embeddings.
 
+use burn::backend::DispatchTensor;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Int, Tensor, module};
 
 use crate::elementary::add_to;
 use crate::flex::{self, from_vec, matrix, tensor, values};
-use crate::op::{FlexOperation, Wanted, apply_on_flex};
+use crate::linear::rows;
+use crate::op::{FlexOperation, Operation, Wanted, apply, apply_on_flex};
+use crate::positions::positions;
 
 /// Learned position embeddings, and the position of the first token.
 #[derive(Clone, Debug)]
@@ -38,11 +41,49 @@ pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positi
 }
 
 pub(crate) fn composed_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
-    let [_, t] = tokens.dims();
-    let x = module::embedding(weight, tokens); // [B, T, C]
+    let [b, t] = tokens.dims();
+    let vocab_size = weight.dims()[0];
+    let is_one_product = !flex::is_host(&weight.device()) && b * t * vocab_size <= MOST_ONES;
+    let x = match is_one_product {
+        true => one_product(tokens, weight),
+        false => module::embedding(weight, tokens),
+    }; // [B, T, C]
     match positions {
         None => x,
         Some(Positions { weight, first }) => x + weight.narrow(0, first, t).unsqueeze(),
+    }
+}
+
+fn one_product(tokens: Tensor<2, Int>, weight: Tensor<2>) -> Tensor<3> {
+    let [vocab_size, _] = weight.dims();
+    Tensor::from_dispatch(apply(vec![weight.into_dispatch()], OneProduct { tokens: tokens.inner(), vocab_size }))
+}
+
+/// The most zeros and ones in [`OneProduct`]. They are as many as the logits, which are freed before.
+const MOST_ONES: usize = 1 << 26;
+
+/// The embedding of each token, whose gradient is a product with a matrix of ones, where a token is that of the row, and
+/// zeros. Input: the token embeddings `[V, C]`.
+///
+/// Burn's own gradient on a GPU is computed by one thread per column, which goes through all tokens.
+#[derive(Debug)]
+struct OneProduct {
+    tokens: Tensor<2, Int>,
+    vocab_size: usize,
+}
+
+impl Operation for OneProduct {
+    fn forward(&self, mut inputs: Vec<DispatchTensor>, _: Wanted) -> (DispatchTensor, Vec<DispatchTensor>) {
+        let weight = Tensor::<2>::from_dispatch(inputs.remove(0));
+        (module::embedding(weight, self.tokens.clone()).into_dispatch(), Vec::new())
+    }
+
+    fn backward(&self, _: Vec<DispatchTensor>, gradient: DispatchTensor, _: Wanted) -> Vec<Option<DispatchTensor>> {
+        let gradient = rows(Tensor::<3>::from_dispatch(gradient)); // [N, C]
+        let ([n, _], v) = (gradient.dims(), self.vocab_size);
+        let tokens = self.tokens.clone().reshape([1, n]).expand([v, n]);
+        let ids = positions(0..v, tokens.dtype(), &gradient.device()).reshape([v, 1]).expand([v, n]);
+        vec![Some(ids.equal(tokens).float().matmul(gradient).into_dispatch())] // [V, N] times [N, C]
     }
 }
 
@@ -94,5 +135,24 @@ impl FlexOperation for Embedding {
             Some(tensor(sums, weight))
         });
         sums.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+    use crate::testing::{assert_close, constant, output_and_gradients};
+
+    #[test]
+    fn one_product_equals_burns_embedding() {
+        let tokens = || {
+            let tokens = TensorData::new(vec![4_i64, 0, 4, 4, 2, 1], [2, 3]);
+            Tensor::<2, Int>::from_data(tokens, &constant::<1>([1], 1).device())
+        };
+        let got = output_and_gradients(|leaves| one_product(tokens(), leaves.next([5, 7])));
+        let want = output_and_gradients(|leaves| module::embedding(leaves.next([5, 7]), tokens()));
+        assert_close(&got, &want, "embedding");
     }
 }
