@@ -5,8 +5,8 @@ use std::panic::{self, AssertUnwindSafe};
 use burn::tensor::{Device, DeviceType, Tensor};
 
 use super::choice::{self, Adapter, AdapterKind, Api};
-use super::kernel_cache;
 use super::spec::Backend;
+use super::tuning;
 
 /// The CUDA GPUs; empty without NVIDIA's driver.
 pub(super) fn find() -> Vec<Adapter> {
@@ -33,7 +33,7 @@ fn model() -> Option<String> {
 
 /// Opens a GPU and adds two numbers on it, so that a missing compiler or library is detected here.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
-    kernel_cache::configure(adapter.kind);
+    tuning::configure(adapter.kind);
     let device = Device::cuda(adapter.index_of_kind);
     let sum = guarded(|| Tensor::<1>::ones([1], &device).add_scalar(1.0).try_into_scalar::<f32>())?;
     match sum {

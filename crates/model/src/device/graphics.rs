@@ -11,8 +11,8 @@ use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 
 use super::choice::{self, Adapter, AdapterKind, Api};
-use super::kernel_cache;
 use super::spec::Backend;
+use super::tuning;
 
 /// The APIs that the `wgpu` backend tries, fastest first; no adapters are found for one that the platform lacks.
 pub(super) const BEST_FIRST: &[Api] =
@@ -84,9 +84,11 @@ fn probe(api: Api) -> Vec<Named> {
     found
 }
 
+/// The devices that are open, with their queues.
+static OPENED: Mutex<Vec<(WgpuDevice, wgpu::Queue)>> = Mutex::new(Vec::new());
+
 /// Opens an adapter; opening the same adapter again returns the same device.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
-    static OPENED: Mutex<Vec<WgpuDevice>> = Mutex::new(Vec::new());
     let kind = match adapter.kind {
         AdapterKind::Discrete => WgpuDeviceKind::DiscreteGpu(adapter.index_of_kind),
         AdapterKind::Integrated => WgpuDeviceKind::IntegratedGpu(adapter.index_of_kind),
@@ -104,13 +106,22 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     let device = WgpuDevice::new(kind).on(api);
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     // Burn refuses to initialize the same adapter twice.
-    if !opened.contains(&device) {
-        kernel_cache::configure(adapter.kind);
+    if opened.iter().all(|(other, _)| *other != device) {
+        tuning::configure(adapter.kind);
         let options = RuntimeOptions::try_default().map_err(|error| error.to_string())?;
-        try_init_setup::<AutoGraphicsApi>(&device, options).map_err(|error| error.to_string())?;
-        opened.push(device.clone());
+        let setup = try_init_setup::<AutoGraphicsApi>(&device, options).map_err(|error| error.to_string())?;
+        opened.push((device.clone(), setup.queue));
     }
     Ok(Device::new(device))
+}
+
+/// The number of submissions to the queue of an open device so far, with one more for the question; `None` for another
+/// device. wgpu shows the number only in the text of an index.
+pub(super) fn submissions(device: &Device) -> Option<u64> {
+    let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, queue) = opened.iter().find(|(other, _)| Device::new(other.clone()) == *device)?;
+    let index = format!("{:?}", queue.submit([]));
+    index.chars().filter(char::is_ascii_digit).collect::<String>().parse().ok()
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@ mod cuda;
 mod error;
 #[cfg(feature = "wgpu")]
 mod graphics;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-mod kernel_cache;
+mod launches;
 mod spec;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod tuning;
 
 use serde::Serialize;
 
 pub use self::choice::{Adapter, AdapterKind, Api};
 pub use self::error::DeviceError;
+pub use self::launches::{Launches, count_launches, without_kernels};
 pub use self::spec::{Backend, DeviceSpec};
 
 /// A device that is ready to compute on.

@@ -1,7 +1,6 @@
-//! Configures the autotuning of GPU kernels and the directory that caches its results between runs.
+//! Configures how GPU kernels are tuned: cubecl tries several kernels for each shape, once in a process.
 
 use burn::cubecl::config::autotune::AutotuneLevel;
-use burn::cubecl::config::cache::CacheConfig;
 use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use super::choice::AdapterKind;
@@ -15,10 +14,6 @@ pub(super) fn configure(kind: AdapterKind) {
 }
 
 fn adjust(mut config: CubeClRuntimeConfig, kind: AdapterKind, tuned_by_user: bool) -> CubeClRuntimeConfig {
-    // The default is `target/environment` of the nearest Cargo project.
-    if let (CacheConfig::Target, Some(cache)) = (&config.environment.path, dirs::cache_dir()) {
-        config.environment.path = CacheConfig::Directory(cache.join("tinderbox").join("kernels"));
-    }
     // On a software adapter the first step consists almost entirely of tuning. `Full` is the only level that does not
     // first measure the adapter's peak speed, and one sample of each candidate is enough: a two-layer toy model starts
     // on lavapipe in 32 s instead of 41 s.
@@ -48,20 +43,5 @@ mod tests {
         config.autotune.level = AutotuneLevel::Extensive;
         let adjusted = adjust(config, AdapterKind::Software, false);
         assert!(matches!(adjusted.autotune.level, AutotuneLevel::Extensive));
-    }
-
-    #[test]
-    fn cache_moves_to_user_folder_unless_configured() {
-        let place = |path| {
-            let mut config = CubeClRuntimeConfig::default();
-            config.environment.path = path;
-            adjust(config, AdapterKind::Discrete, false).environment.path
-        };
-        assert!(matches!(place(CacheConfig::Local), CacheConfig::Local));
-        match (place(CacheConfig::Target), dirs::cache_dir()) {
-            (CacheConfig::Directory(path), Some(cache)) => assert!(path.starts_with(cache)),
-            (CacheConfig::Target, None) => {}
-            (path, _) => panic!("unexpected place {path:?}"),
-        }
     }
 }
