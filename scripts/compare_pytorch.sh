@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares Tinderbox with PyTorch and, with LLM_C, llm.c, in alternation on this machine's CPU: medians and ratios of several
-# rounds.
+# Compares Tinderbox with PyTorch and, with LLM_C, llm.c, in alternation on this machine's CPU, or with DEVICE on its
+# GPU: medians and ratios of several rounds.
 #
 #     scripts/fetch_data.sh
 #     cargo build --release
@@ -20,6 +20,8 @@
 #     TORCH_GPT  another PyTorch training script than scripts/torch_gpt.py, with its arguments and its JSON object
 #     TINDERBOX_SIMD avx2, avx512 or amx: holds both sides to these instructions, PyTorch by ATEN_CPU_CAPABILITY,
 #                MKL_ENABLE_INSTRUCTIONS and ONEDNN_MAX_CPU_ISA
+#     DEVICE     Tinderbox's device for `train`, such as wgpu; cpu
+#     TORCH_DEVICE PyTorch's: cpu, or cuda for a GPU; cpu. On GPUs there is a row for steps that are not waited for
 #     PYTHON     python3, with torch, and for `generate` transformers
 #     TINDERBOX  target/release/tinderbox
 #
@@ -36,6 +38,10 @@ python=${PYTHON:-python3}
 tinderbox=${TINDERBOX:-target/release/tinderbox}
 torch_gpt=${TORCH_GPT:-scripts/torch_gpt.py}
 compile=${COMPILE:-0}
+device=${DEVICE:-cpu}
+torch_device=${TORCH_DEVICE:-cpu}
+keys=(median_step_ms tokens_per_s peak_rss_mib)
+[ "$device" = cpu ] || [ "$torch_device" = cpu ] || keys+=(unwaited_ms)
 llm_c=${LLM_C:-}
 corpus=data/tinyshakespeare.txt
 case ${TINDERBOX_SIMD:-} in
@@ -101,7 +107,7 @@ faster() {
     local key
     if awk -v eager="$(median "$work/theirs.tokens_per_s")" -v compiled="$(median "$work/compiled.tokens_per_s")" \
         'BEGIN { exit !(compiled > eager) }'; then
-        for key in median_step_ms tokens_per_s peak_rss_mib; do mv "$work/compiled.$key" "$work/theirs.$key"; done
+        for key in "${keys[@]}"; do mv "$work/compiled.$key" "$work/theirs.$key"; done
         printf ', compiled'
     else
         printf ', eager'
@@ -138,22 +144,24 @@ train_row() {
     for ((i = 0; i < rounds; i++)); do
         # shellcheck disable=SC2086 # several arguments
         json=$("$python" "$torch_gpt" --preset "$preset" --corpus "$corpus" --steps "$n" --dtype "$torch_dtype" \
-            $arguments)
-        keep theirs "$json" median_step_ms tokens_per_s peak_rss_mib
+            --device "$torch_device" $arguments)
+        keep theirs "$json" "${keys[@]}"
         if [ "$compile" = 1 ]; then
             # shellcheck disable=SC2086
             json=$("$python" "$torch_gpt" --preset "$preset" --corpus "$corpus" --steps "$n" --dtype "$torch_dtype" \
-                $arguments --compile)
-            keep compiled "$json" median_step_ms tokens_per_s peak_rss_mib
+                --device "$torch_device" $arguments --compile)
+            keep compiled "$json" "${keys[@]}"
         fi
         if [ -n "$llm_c" ]; then llm_c_round "$n" "$sizes"; fi
-        json=$("$tinderbox" bench train "$config" "${set[@]}" --own-text --device cpu --rounds 1 --steps "$n" --json \
+        json=$("$tinderbox" bench train "$config" "${set[@]}" --own-text --device "$device" --steps "$n" \
+            --rounds 1 --json \
             2>>"$work/log") || fail "tinderbox failed: $(tail -n 1 "$work/log")" "try: tinderbox bench train $config"
-        keep ours "${json//median_ms/median_step_ms}" median_step_ms tokens_per_s peak_rss_mib
+        keep ours "${json//median_ms/median_step_ms}" "${keys[@]}"
     done
     row "$preset$(faster)" median_step_ms
     row "" tokens_per_s
     row "" peak_rss_mib
+    if [ ${#keys[@]} -gt 3 ]; then row "" unwaited_ms; fi
 }
 
 train() {

@@ -1,7 +1,7 @@
 //! Formats measurements as text.
 
 use super::generate::GenerateSpeed;
-use super::train::{Repetitions, TrainSpeed};
+use super::train::{GpuSpeed, Repetitions, TrainSpeed};
 use crate::config::precision_remark;
 use crate::device::OpenDevice;
 use crate::format::{counted, grouped, or_dash, short};
@@ -45,7 +45,7 @@ pub fn generate(n_parameters: usize, speeds: &[GenerateSpeed], device_name: &str
 pub fn train(speed: &TrainSpeed, device_name: &str) -> String {
     let Repetitions { warm_up_steps, rounds, steps } = speed.measured;
     let rounds_ms: Vec<_> = speed.rounds_ms.iter().map(|ms| figures(*ms)).collect();
-    let lines = [
+    let mut lines = vec![
         ("ms per step", figures(speed.step.median_ms)),
         ("tokens/s", figures(speed.tokens_per_s)),
         ("GFLOP/s", figures(speed.flops_per_s / 1e9)),
@@ -53,13 +53,24 @@ pub fn train(speed: &TrainSpeed, device_name: &str) -> String {
         ("spread of rounds", spread(&speed.step)),
         ("rounds, ms per step", rounds_ms.join("  ")),
     ];
+    if let Some(gpu) = speed.gpu {
+        let GpuSpeed { first_step_s, unwaited_ms, kernels_per_step, submits_per_step, host_us_per_kernel } = gpu;
+        lines.extend([
+            ("ms, not waiting", figures(unwaited_ms)),
+            ("first step, s", figures(first_step_s)),
+            ("kernels per step", figures(kernels_per_step)),
+            ("submits per step", or_dash(submits_per_step.map(figures))),
+            ("host us per kernel", figures(host_us_per_kernel)),
+            ("built with profile", speed.profile.to_owned()),
+        ]);
+    }
     let title = format!(
         "training of {} parameters, {} tokens a step, on {device_name}{}\n",
         grouped(speed.parameters as u64),
         grouped(speed.tokens_per_step as u64),
         precision_remark(speed.matmul_precision),
     );
-    let lines = lines.map(|(name, value)| format!("  {name:<22}{value}\n"));
+    let lines: Vec<_> = lines.into_iter().map(|(name, value)| format!("  {name:<22}{value}\n")).collect();
     format!(
         "{title}{}{rounds} rounds of {steps} steps each after {warm_up_steps} to warm up; medians\n",
         lines.concat()

@@ -1,21 +1,40 @@
 //! The same numbers on every backend. Without a GPU, Mesa's lavapipe acts as one; shapes are tiny, because it compiles
 //! each kernel for half a second.
 
+use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use burn::tensor::Device;
-use tinderbox::config::GenerateConfig;
-use tinderbox::device::{self, DeviceSpec};
+use tinderbox::config::{Config, GenerateConfig};
+use tinderbox::data::{Split, Tokens};
+use tinderbox::device::{self, DeviceSpec, Launches, OpenDevice};
 use tinderbox::generate::Generator;
+use tinderbox::model::Gpt;
 use tinderbox::run::Trained;
-use tinderbox::train::{Start, Summary};
+use tinderbox::train::{Start, Summary, Trainer};
 
 use crate::fixtures::{Place, largest_difference};
 use crate::parity::check_gpt;
 
 /// The wgpu device; `None` without an adapter, unless `TINDERBOX_REQUIRE_WGPU` is set.
 pub fn wgpu() -> Option<Device> {
+    open_wgpu().map(|open| open.device)
+}
+
+/// Waits until no other test uses the GPU, which one may count the kernels of. The turn ends with the test's thread.
+fn take_turn() {
+    static GPU: Mutex<()> = Mutex::new(());
+    thread_local!(static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) });
+    TURN.with_borrow_mut(|turn| {
+        turn.get_or_insert_with(|| GPU.lock().unwrap_or_else(PoisonError::into_inner));
+    });
+}
+
+fn open_wgpu() -> Option<OpenDevice> {
+    take_turn();
     let spec: DeviceSpec = "wgpu".parse().expect("a device");
     match device::open(&spec) {
-        Ok(open) => Some(open.device),
+        Ok(open) => Some(open),
         Err(error) => {
             crate::skip(&error.to_string(), "TINDERBOX_REQUIRE_WGPU");
             None
@@ -36,6 +55,40 @@ fn gpu_repeats_pytorch_logits_losses_and_gradients() {
     check_gpt("qwen", &device);
 }
 
+/// A tiny config of the sizes of the fixtures above, whose kernels are compiled already; validation is in whole batches.
+fn tiny(place: &Place, overrides: &[&str]) -> Config {
+    let sizes = [
+        "model.context_length=10",
+        "model.n_heads=4",
+        "model.d_ff=24",
+        "train.batch_size=2",
+        "data.val_fraction=0.0797",
+        // Options of GPT-NeoX that those fixtures lack.
+        "model.position=rope",
+        "model.rotary_fraction=0.5",
+        "model.parallel_residual=true",
+        "model.bias=true",
+    ];
+    place.config(&[&sizes[..], overrides].concat())
+}
+
+/// An upload ends the batch of kernels that is submitted at once, 32 of them.
+#[test]
+fn gpu_steps_upload_only_their_batch() {
+    let Some(device) = open_wgpu() else { return };
+    let config = tiny(&Place::new(), &["model.dropout=0.1"]);
+    let model = Gpt::new(&config.model, 11, 1, &device.device.clone().autodiff());
+    let mut trainer = Trainer::new(model, &config, Split::from(Tokens::made_up(50, 11)));
+    let mut step = || trainer.step().wait().expect("the GPU computes");
+    step();
+    step();
+    let Launches { kernels, submits } = device::count_launches(&device, step).1.expect("a GPU");
+    let submits = submits.expect("wgpu counts them");
+    assert!(kernels > 50, "{kernels} kernels");
+    // The tables of rotation, the batch, and what is read back.
+    assert!(submits <= kernels / 32 + 4, "{submits} submits of {kernels} kernels");
+}
+
 /// Twenty steps from the same seed, and then the same checkpoint on each device.
 #[test]
 fn gpu_trains_like_flex() {
@@ -51,20 +104,9 @@ fn gpu_trains_like_flex() {
             "train.eval_interval=0",
             "train.sample_tokens=0",
             "optimizer.learning_rate=3e-3",
-            // The sizes of the fixtures above, whose kernels are compiled already; validation is in whole batches.
-            "model.context_length=10",
-            "model.n_heads=4",
-            "model.d_ff=24",
-            "train.batch_size=2",
-            "data.val_fraction=0.0797",
-            // Options of GPT-NeoX that those fixtures lack.
-            "model.position=rope",
-            "model.rotary_fraction=0.5",
-            "model.parallel_residual=true",
-            "model.bias=true",
             "model.dropout=0.0",
         ];
-        place.train(name, place.config(&overrides), Start::New, None).expect("the run trains")
+        place.train(name, tiny(&place, &overrides), Start::New, None).expect("the run trains")
     };
     let ((flex, flex_losses), (other, losses)) = (run("flex"), run("wgpu"));
     assert_eq!(losses.len(), 20);
