@@ -54,6 +54,7 @@ mod weights;
 use std::env;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tinderbox_kernels::SimdLevel;
 
@@ -74,6 +75,12 @@ From a text to a model that generates more of it:
 const WELCOME: &str = "\
 Without a text, `tinderbox train quickstart` trains on stories that come with the program.
 `tinderbox --help` lists all commands, and `tinderbox train --help` explains one.";
+
+/// For a user who gives no config or run.
+const FIRST_ARGUMENTS: [(&str, &str); 2] = [
+    ("\n  <CONFIG>", "  hint: `quickstart` comes with the program; `tinderbox init` makes a config for your text"),
+    ("\n  <RUN>", "  hint: `tinderbox runs` lists the runs here; `tinderbox train quickstart` trains the first one"),
+];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -163,8 +170,15 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => {
             let args: Vec<String> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-            let Some(replacement) = removed::replacement(&args).filter(|_| error.use_stderr()) else { error.exit() };
-            note(replacement);
+            if let Some(replacement) = removed::replacement(&args).filter(|_| error.use_stderr()) {
+                note(replacement);
+                return ExitCode::from(MISUSE);
+            }
+            let is_missing = error.kind() == ErrorKind::MissingRequiredArgument;
+            let hint = FIRST_ARGUMENTS.iter().find(|(argument, _)| is_missing && error.to_string().contains(argument));
+            let Some((_, hint)) = hint else { error.exit() };
+            _ = error.print();
+            note(hint);
             return ExitCode::from(MISUSE);
         }
     };

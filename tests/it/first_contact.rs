@@ -82,6 +82,12 @@ fn long_prompt_is_truncated_with_note() {
 
     let welcome = folder.misuse(&[]);
     assert!(welcome.lines().count() < 10 && welcome.contains("train my.toml"), "{welcome}");
+    for (args, hint) in
+        [(vec!["train"], "`quickstart`"), (vec!["eval"], "`tinderbox runs`"), (vec!["export", "runs/tiny"], "'--help'")]
+    {
+        let said = folder.misuse(&args);
+        assert!(said.lines().last().is_some_and(|last| last.contains(hint)), "{said}");
+    }
     let pipe = ["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt-file", "-"];
     for (typed, read) in [("The owl", "The owl"), ("The owl\n", "The owl"), ("The\n\n", "The\n"), ("\n", "\n")] {
         let written = folder.pipe(&pipe, typed).stdout;
