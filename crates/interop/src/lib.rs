@@ -4,6 +4,7 @@
 //! tensors to columns of our parameters, and [`convert`] applies the layout. A [`ForeignModel`] is an opened Hugging
 //! Face folder (`hf`) or llama.cpp file (`gguf`).
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, reason = "weights have the same bits on every system"))]
 #![cfg_attr(
     test,
     allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")

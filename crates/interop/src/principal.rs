@@ -111,12 +111,13 @@ fn eigenpairs(mut diagonal: Vec<f64>, mut beside: Vec<f64>) -> Vec<(f64, Vec<f64
                 break;
             }
             let slope = (diagonal[first + 1] - diagonal[first]) / (2.0 * beside[first]);
-            let mut g = diagonal[last] - diagonal[first] + beside[first] / (slope + slope.hypot(1.0).copysign(slope));
+            let mut g =
+                diagonal[last] - diagonal[first] + beside[first] / (slope + libm::hypot(slope, 1.0).copysign(slope));
             let (mut sine, mut cosine, mut shift) = (1.0, 1.0, 0.0);
             let mut is_done = true;
             for i in (first..last).rev() {
                 let (f, b) = (sine * beside[i], cosine * beside[i]);
-                let r = f.hypot(g);
+                let r = libm::hypot(f, g);
                 beside[i + 1] = r;
                 if r == 0.0 {
                     diagonal[i + 1] -= shift;

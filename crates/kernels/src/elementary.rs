@@ -60,7 +60,14 @@ pub(super) fn add_to(sums: &mut [f32], x: &[f32]) {
 /// `a b + c`: one fused multiply-add (rounded once, twice as fast) if the CPU has it, otherwise two operations.
 #[inline(always)]
 pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
-    if S::IS_SCALAR { a * b + c } else { a.mul_add(b, c) }
+    if S::IS_SCALAR { a * b + c } else { fused::<S>(a, b, c) }
+}
+
+/// `a b + c`, rounded once: by an instruction if the CPU has it.
+#[inline(always)]
+#[allow(clippy::disallowed_methods, reason = "the instruction")]
+pub(super) fn fused<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    if S::IS_SCALAR { libm::fmaf(a, b, c) } else { a.mul_add(b, c) }
 }
 
 /// `c[0] + c[1] x + c[2] x^2 + ..`
@@ -216,7 +223,7 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
     for x in row {
         *x *= share;
     }
-    max + sum.ln()
+    max + libm::logf(sum)
 }
 
 /// Replaces scores by unnormalized softmax weights, `e^(scale (x - max))`, and adds these to `sums`.

@@ -233,14 +233,14 @@ impl RopeScaling {
 
     /// The default of `attention_factor` with `yarn`.
     pub fn default_attention_factor(factor: f64) -> f64 {
-        0.1 * factor.ln() + 1.0
+        0.1 * libm::log(factor) + 1.0
     }
 
     /// The default of `attention_factor` with `longrope`.
     pub fn longrope_attention_factor(context_length: usize, original_context_length: usize) -> f64 {
         let original = original_context_length as f64;
         let factor = context_length as f64 / original;
-        if factor > 1.0 { (1.0 + factor.ln() / original.ln()).sqrt() } else { 1.0 }
+        if factor > 1.0 { (1.0 + libm::log(factor) / libm::log(original)).sqrt() } else { 1.0 }
     }
 
     /// Stretches the longest wavelengths; `None` if each has a factor of its own.

@@ -5,6 +5,7 @@
 //!
 //! This module does not depend on text, optimizers or runs.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, reason = "weights have the same bits on every system"))]
 #![cfg_attr(
     test,
     allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")

@@ -6,6 +6,7 @@
 //!
 //! Nothing here prints: progress is reported through an observer.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, reason = "weights have the same bits on every system"))]
 #![cfg_attr(
     test,
     allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")

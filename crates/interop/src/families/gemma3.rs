@@ -119,7 +119,7 @@ fn read_caps(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
 }
 
 fn read_scale(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
-    let scale = keys.number_or("query_pre_attn_scalar", 256.0).powf(-0.5);
+    let scale = keys.number_or("query_pre_attn_scalar", 256.0).sqrt().recip();
     let is_plain = (scale - ModelConfig { attention_scale: None, ..model.clone() }.attention_scale()).abs() < 1e-12;
     model.attention_scale = (!is_plain).then_some(scale);
 }
@@ -164,7 +164,7 @@ fn is_global(layer: usize) -> bool {
 /// The scale of scores in the largest model, which llama.cpp knows by its layers; `None` in all others.
 pub(super) fn scale_of_27b(config: &ModelConfig, its_layers: usize) -> Option<f64> {
     let width = config.d_model as f64 / config.n_heads as f64;
-    (config.n_layers == its_layers).then(|| width.powf(-0.5))
+    (config.n_layers == its_layers).then(|| width.sqrt().recip())
 }
 
 pub(super) fn check_scale(config: &ModelConfig, in_llama_cpp: Option<f64>) -> Result<(), String> {

@@ -40,7 +40,7 @@ fn factors(scaling: &RopeScaling, theta: f64, rotary_dim: usize) -> Option<Vec<f
     };
     let original = original_context_length as f64;
     let of_pair = |pair: usize| {
-        let wavelength = 2.0 * PI * theta.powf(2.0 * pair as f64 / rotary_dim as f64);
+        let wavelength = 2.0 * PI * libm::pow(theta, 2.0 * pair as f64 / rotary_dim as f64);
         if wavelength < original / high_freq_factor {
             1.0
         } else if wavelength > original / low_freq_factor {

@@ -121,7 +121,7 @@ pub(super) fn softmax<S: Simd, const L: usize>(
     for panel in panels.end..scores.rows.len().div_ceil(scores.step) {
         scores.row(panel, row).fill(0.0);
     }
-    max * scale + sum.ln()
+    max * scale + libm::logf(sum)
 }
 
 /// The saved values for the gradient of a query's scores.

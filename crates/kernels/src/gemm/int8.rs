@@ -86,7 +86,7 @@ impl LeftMatrix for Integers<'_> {
             }
             return sums;
         }
-        product.add::<R>(V * A::Simd::F32_LANES, values);
+        product.add::<A::Simd, R>(V * A::Simd::F32_LANES, values);
         sums
     }
 }
@@ -133,7 +133,7 @@ mod tests {
         for (i, sums) in plain.chunks_exact_mut(WIDTH).enumerate() {
             let (row, panel) = (i / 2, i % 2);
             let blocks = right.panel(panel).as_chunks().0;
-            Int8Product { rows: &left[row..], step: m, blocks, column: 0 }.add::<1>(WIDTH, sums);
+            Int8Product { rows: &left[row..], step: m, blocks, column: 0 }.add::<pulp::Scalar, 1>(WIDTH, sums);
         }
         assert!(results.iter().all(|out| *out == plain), "instruction sets differ");
     }

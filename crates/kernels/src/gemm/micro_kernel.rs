@@ -12,7 +12,7 @@ use pulp::Simd;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
-use super::arithmetic::{Arithmetic, Element, SumRegister};
+use super::arithmetic::{Arithmetic, Element, Exact, SumRegister};
 use super::element::{Row, WIDTH, Word, n_panels};
 use super::packed::{PackedRef, prefetch_line, prefetch_rows};
 #[cfg(target_arch = "x86_64")]
@@ -362,7 +362,7 @@ impl<W: Weight> LeftMatrix for Mixed<'_, W> {
                     for (sums, left) in part.iter_mut().zip(left) {
                         let x = simd.splat_f32s(left[W::SCALARS * words + i]);
                         for (sum, weight) in sums.iter_mut().zip(weights) {
-                            *sum = simd.mul_add_f32s(x, weight, *sum);
+                            *sum = Exact(simd).multiply_add(x, weight, *sum);
                         }
                     }
                 }
@@ -371,7 +371,7 @@ impl<W: Weight> LeftMatrix for Mixed<'_, W> {
                 let scales = scales::<_, _, V>(simd, block, column);
                 for (sums, part) in sums.iter_mut().zip(part) {
                     for ((sum, part), scale) in sums.iter_mut().zip(part).zip(scales) {
-                        *sum = simd.mul_add_f32s(part, scale, *sum);
+                        *sum = Exact(simd).multiply_add(part, scale, *sum);
                     }
                 }
             } else {

@@ -3,11 +3,13 @@
 //! Each block of 32 scalars of a row has a scale, as in a weight's column. The 32 products of a block are summed
 //! exactly, in integers, so every instruction set gives the same bytes; then both scales multiply the sum.
 
+use pulp::Simd;
 use rayon::prelude::*;
 
 use super::element::{Row, WIDTH, n_panels};
 use super::packed::PackedRef;
 use super::weight::Int8x4;
+use crate::elementary::fused;
 use crate::simd;
 use crate::tasks::CHUNK;
 
@@ -103,7 +105,7 @@ impl<'a> Int8Product<'a> {
 
     /// Adds the products of R rows with `n_columns` to their sums, in plain Rust.
     #[inline(always)]
-    pub(super) fn add<const R: usize>(self, n_columns: usize, sums: &mut [f32]) {
+    pub(super) fn add<S: Simd, const R: usize>(self, n_columns: usize, sums: &mut [f32]) {
         for i in 0..self.blocks.len() {
             let (block, rows) = self.block::<R>(i);
             let (words, scales) = (&block[..WORDS], &block[WORDS]);
@@ -116,7 +118,7 @@ impl<'a> Int8Product<'a> {
                     }
                     #[allow(clippy::cast_precision_loss, reason = "below 2^24")]
                     let dot = dot as f32;
-                    *sum = dot.mul_add(scales[column].scale() * row.scale, *sum);
+                    *sum = fused::<S>(dot, scales[column].scale() * row.scale, *sum);
                 }
             }
         }

@@ -49,7 +49,7 @@ impl Rotation {
             .collect();
         #[allow(clippy::cast_possible_truncation, reason = "everything is computed in f32")]
         let table = |f: fn(f64) -> f64| angles.iter().map(|angle| (scale * f(*angle)) as f32).collect();
-        [table(f64::cos), table(f64::sin)]
+        [table(libm::cos), table(libm::sin)]
     }
 
     /// Rotates each head's vector by the angles of its position.
@@ -74,7 +74,7 @@ fn frequencies(config: &ModelConfig, theta: f64, scaling: Option<&RopeScaling>) 
     let rotary_dim = config.rotary_dim();
     assert!(rotary_dim.is_multiple_of(2), "pairs are rotated, not {rotary_dim} dimensions");
     let of_pair = |i: usize| {
-        let frequency = theta.powf(-2.0 * i as f64 / rotary_dim as f64);
+        let frequency = libm::pow(theta, -2.0 * i as f64 / rotary_dim as f64);
         let by = |factor: f64, kept: f64| (1.0 - kept) * frequency / factor + kept * frequency;
         match scaling {
             None => frequency,
@@ -105,7 +105,9 @@ fn share_kept(scaling: &RopeScaling, (pair, frequency): (usize, f64), rotary_dim
             // The (fractional) index of the pair that makes `n_turns` over the original context. As in transformers, the
             // transition is linear in the index, between whole indices.
             let n = rotary_dim as f64;
-            let turns = |n_turns: f64| n * (original_context_length as f64 / (n_turns * TAU)).ln() / (2.0 * theta.ln());
+            let turns = |n_turns: f64| {
+                n * libm::log(original_context_length as f64 / (n_turns * TAU)) / (2.0 * libm::log(theta))
+            };
             let (first, last) = (turns(beta_fast).floor().max(0.0), turns(beta_slow).ceil().min(n - 1.0));
             1.0 - ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0)
         }

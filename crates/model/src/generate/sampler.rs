@@ -189,7 +189,7 @@ fn candidates(
         ranking.truncate(config.top_k);
     }
     let max = ranking.first();
-    ranking.map(|score| ((score - max) / config.temperature).exp());
+    ranking.map(|score| libm::exp((score - max) / config.temperature));
     ranking.normalise();
     if config.top_p < 1.0 {
         let mut mass = 0.0;

@@ -327,9 +327,9 @@ impl Choice {
 
 /// Rounds down to two digits.
 fn rounded(exact: f64) -> usize {
-    let exact = exact.max(1.0);
-    let unit = 10_f64.powf((exact.log10().floor() - 1.0).max(0.0));
-    whole((exact / unit).floor() * unit)
+    let whole = whole(exact).max(1);
+    let unit = 10_usize.pow(whole.ilog10().saturating_sub(1));
+    whole / unit * unit
 }
 
 #[allow(

@@ -96,7 +96,7 @@ pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_step
         ScheduleKind::Constant => peak,
         ScheduleKind::Linear => peak + (min - peak) * progress_from(warmup),
         ScheduleKind::Cosine => {
-            let cosine = (std::f64::consts::PI * progress_from(warmup)).cos();
+            let cosine = libm::cos(std::f64::consts::PI * progress_from(warmup));
             min + 0.5 * (1.0 + cosine) * (peak - min)
         }
         ScheduleKind::Wsd => {

@@ -122,8 +122,8 @@ fn rounded(number: f64, is_whole: bool) -> f64 {
 /// Half of a range around the best value, or a range of the same length around an end if it lies there. A range from 0
 /// does not extend below 0.
 fn next_range([low, high]: [f64; 2], best: f64, is_log: bool, is_whole: bool) -> Option<(Option<Edge>, String)> {
-    let to = |number: f64| if is_log { number.ln() } else { number };
-    let from = |number: f64| if is_log { number.exp() } else { number };
+    let to = |number: f64| if is_log { libm::log(number) } else { number };
+    let from = |number: f64| if is_log { libm::exp(number) } else { number };
     let [start, end] = [low, high].map(to);
     let place = (to(best) - start) / (end - start);
     let edge = match place {
@@ -205,7 +205,7 @@ impl Values {
             Self::Range { low, high, is_log, is_whole } => {
                 let room = if *is_whole && !is_log { 1.0 } else { 0.0 };
                 let number = match is_log {
-                    true => (low.ln() + place * (high.ln() - low.ln())).exp(),
+                    true => libm::exp(libm::log(*low) + place * (libm::log(*high) - libm::log(*low))),
                     false => low + place * (high + room - low),
                 };
                 match is_whole {

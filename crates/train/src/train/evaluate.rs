@@ -22,7 +22,7 @@ pub struct Loss {
 impl Loss {
     /// The perplexity, `exp(loss)`: a uniform choice among this many tokens would have the same loss.
     pub fn perplexity(&self) -> f64 {
-        self.nats_per_token.exp()
+        libm::exp(self.nats_per_token)
     }
 
     /// The loss in bits per token.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
-use burn::tensor::{Tensor, activation};
+use burn::tensor::{Tensor, TensorData};
 
 use crate::config::{FinetuneConfig, PreferenceLoss};
 use crate::data::Batch;
@@ -35,9 +35,18 @@ impl Preference {
         dropout: Option<DropoutKey>,
     ) -> Tensor<1> {
         let base = || model.valid().without_adapters();
-        let pairs = self.of_pairs(model, &base, batch, precision, dropout, &mut || true);
-        let [losses, _, is_pair] = pairs.expect("nothing stops a step");
-        (losses * is_pair).sum()
+        let goes_on: &mut dyn FnMut() -> bool = &mut || true;
+        let (tokens, _) = batch.clone().to_device(&model.device());
+        let means = model.row_losses(tokens, &batch.targets, precision, dropout, goes_on); // [2 n]
+        let means = means.expect("nothing stops a step");
+        let host = host(&means);
+        let pairs = self.of_pairs(&host, &base, batch, precision, goes_on).expect("nothing stops a step");
+        let slopes: Vec<f32> =
+            [0, 1].into_iter().flat_map(|side| pairs.iter().map(move |pair| pair.slopes[side])).collect();
+        let on_device = |numbers: &[f32]| Tensor::<1>::from_data(numbers, &model.device());
+        // The difference is zero: it adds the gradients.
+        let gradients = (means - on_device(&host)) * on_device(&slopes);
+        gradients.sum() + pairs.iter().map(|pair| pair.loss).sum::<f64>()
     }
 
     /// The means over the pairs in a batch, `[3]`: the loss, the share of pairs whose better answer has the higher
@@ -51,52 +60,54 @@ impl Preference {
         precision: MatmulPrecision,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Option<Tensor<1>> {
-        let [losses, margins, _] = self.of_pairs(model, &|| base.clone(), batch, precision, None, goes_on)?;
-        let is_right = margins.clone().greater_elem(0.0).float();
-        Some(Tensor::cat([losses, is_right, margins].map(Tensor::mean).to_vec(), 0))
+        let (tokens, _) = batch.clone().to_device(&model.device());
+        let host = host(&model.row_losses(tokens, &batch.targets, precision, None, goes_on)?);
+        let pairs = self.of_pairs(&host, &|| base.clone(), batch, precision, goes_on)?;
+        let mean = |f: fn(&Pair) -> f64| pairs.iter().map(f).sum::<f64>() / pairs.len() as f64;
+        let is_right = |pair: &Pair| f64::from(u8::from(pair.margin > 0.0));
+        let means = [mean(|pair| pair.loss), mean(is_right), mean(|pair| pair.margin)];
+        Some(Tensor::from_data(TensorData::from(means).convert::<f32>(), &model.device()))
     }
 
-    /// The loss of each pair, how much higher the reward of its better answer is, and 0 if it is padding, `[n]` each;
-    /// `None` if `goes_on` says no.
+    /// The pairs of a batch with these mean losses of its rows, `[2 n]`; `None` if `goes_on` says no. Padding has no
+    /// loss. Computed on the host, by functions that round alike on every system.
     fn of_pairs(
         &self,
-        model: &Gpt,
+        means: &[f32],
         base: &dyn Fn() -> Gpt,
         batch: &Batch,
         precision: MatmulPrecision,
-        dropout: Option<DropoutKey>,
         goes_on: &mut dyn FnMut() -> bool,
-    ) -> Option<[Tensor<1>; 3]> {
-        let (device, n) = (model.device(), batch.batch_size / 2);
-        let (tokens, _) = batch.clone().to_device(&device);
-        let means = model.row_losses(tokens, &batch.targets, precision, dropout, goes_on)?; // [2 n]
-        let [chosen, rejected] = [0, n].map(|from| means.clone().narrow(0, from, n)); // [n] each
-        let counts: Vec<f32> = batch.targets.chunks(batch.seq_len).map(n_counted).collect();
-        let on_device = |numbers: &[f32]| Tensor::<1>::from_data(numbers, &device);
-        // Padding rows.
-        let is_pair: Vec<f32> = counts[..n].iter().map(|count| if *count > 0.0 { 1.0 } else { 0.0 }).collect();
-        let [losses, margins] = match self.kind {
-            PreferenceLoss::Dpo => {
-                let of_base = (0..n).map(|pair| self.of_base(base, batch, pair, precision, goes_on));
-                let of_base: Vec<f32> = of_base.collect::<Option<_>>()?;
-                let [chosen_tokens, rejected_tokens] = [&counts[..n], &counts[n..]].map(on_device);
-                let margins = (rejected * rejected_tokens - chosen * chosen_tokens - on_device(&of_base)) * self.beta;
-                [-activation::log_sigmoid(margins.clone()), margins]
+    ) -> Option<Vec<Pair>> {
+        let n = batch.batch_size / 2;
+        let counts: Vec<f64> = batch.targets.chunks(batch.seq_len).map(n_counted).collect();
+        let of_pair = |pair: usize| {
+            let [(chosen, n_chosen), (rejected, n_rejected)] =
+                [pair, pair + n].map(|row| (f64::from(means[row]), counts[row]));
+            if n_chosen == 0.0 {
+                return Some(Pair::default());
             }
-            PreferenceLoss::Orpo => {
-                // The logarithm of p / (1 - p), where p is the geometric mean of the tokens' probabilities. A padding
-                // row has p = 1, which is clamped.
-                let fill = on_device(&is_pair.iter().map(|pair| 1.0 - pair).collect::<Vec<f32>>());
-                let log_odds = |mean: Tensor<1>| {
-                    let log_p = -mean - fill.clone();
-                    log_p.clone() - (-log_p.exp()).log1p()
-                };
-                let likelier = log_odds(chosen.clone()) - log_odds(rejected.clone());
-                let margins = (rejected - chosen.clone()) * self.beta;
-                [chosen - activation::log_sigmoid(likelier) * self.beta, margins]
-            }
+            Some(match self.kind {
+                PreferenceLoss::Dpo => {
+                    let of_base = f64::from(self.of_base(base, batch, pair, precision, goes_on)?);
+                    let margin = (rejected * n_rejected - chosen * n_chosen - of_base) * self.beta;
+                    let (loss, slope) = loss_of(margin);
+                    let slope = slope * self.beta;
+                    Pair { loss, margin, slopes: [-slope * n_chosen, slope * n_rejected].map(in_f32) }
+                }
+                PreferenceLoss::Orpo => {
+                    // The logarithm of p / (1 - p), where p is the geometric mean of the tokens' probabilities, and its
+                    // slope with respect to the mean loss.
+                    let [(chosen_odds, chosen_slope), (rejected_odds, rejected_slope)] = [chosen, rejected]
+                        .map(|mean| (-mean - libm::log(-libm::expm1(-mean)), libm::expm1(-mean).recip()));
+                    let (loss, slope) = loss_of(chosen_odds - rejected_odds);
+                    let [loss, slope] = [loss, slope].map(|x| x * self.beta);
+                    let slopes = [1.0 + slope * chosen_slope, -slope * rejected_slope].map(in_f32);
+                    Pair { loss: chosen + loss, margin: (rejected - chosen) * self.beta, slopes }
+                }
+            })
         };
-        Some([losses, margins, on_device(&is_pair)])
+        (0..n).map(of_pair).collect()
     }
 
     /// How much likelier the base finds the better answer of a pair, in nats.
@@ -127,16 +138,70 @@ impl Preference {
         }
         let base = base();
         let (tokens, _) = alone.clone().to_device(&base.device());
-        let means = base.row_losses(tokens, &alone.targets, precision, None, goes_on)?.try_into_vec_as::<f32>();
-        let counts: Vec<f32> = alone.targets.chunks(seq_len).map(n_counted).collect();
-        // Reading the loss of the step reports a failed device.
-        let margin = means.map_or(f32::NAN, |means| means[1] * counts[1] - means[0] * counts[0]);
+        let means = host(&base.row_losses(tokens, &alone.targets, precision, None, goes_on)?);
+        let counts: Vec<f64> = alone.targets.chunks(seq_len).map(n_counted).collect();
+        let [chosen, rejected] = [0, 1].map(|row| f64::from(means[row]) * counts[row]);
+        let margin = in_f32(rejected - chosen);
         self.of_base.lock().unwrap_or_else(PoisonError::into_inner).insert(key, margin);
         Some(margin)
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "at most a context of targets")]
-fn n_counted(targets: &[i32]) -> f32 {
-    targets.iter().filter(|target| **target != IGNORE_INDEX).count() as f32
+/// A better and a worse answer to the same question.
+#[derive(Debug, Default)]
+struct Pair {
+    loss: f64,
+    /// How much higher the reward of the better answer is.
+    margin: f64,
+    /// The derivatives of the loss with respect to the mean losses of the better answer and of the worse one.
+    slopes: [f32; 2],
+}
+
+/// `-ln(sigmoid(margin))`, and its derivative.
+fn loss_of(margin: f64) -> (f64, f64) {
+    let small = libm::exp(-margin.abs());
+    let slope = if margin > 0.0 { small } else { 1.0 } / (1.0 + small);
+    ((-margin).max(0.0) + libm::log1p(small), -slope)
+}
+
+/// The numbers of a tensor; NaN if the device failed, which reading the loss of the step reports.
+fn host(x: &Tensor<1>) -> Vec<f32> {
+    x.clone().try_into_vec_as().unwrap_or_else(|_| vec![f32::NAN; x.dims()[0]])
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the precision of a loss")]
+fn in_f32(x: f64) -> f32 {
+    x as f32
+}
+
+fn n_counted(targets: &[i32]) -> f64 {
+    targets.iter().filter(|target| **target != IGNORE_INDEX).count() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_are_derivatives_of_losses() {
+        let (inputs, targets) = (vec![1, 2, 3, 4, 5, 6], vec![2, 3, IGNORE_INDEX, 5, IGNORE_INDEX, IGNORE_INDEX]);
+        let of_base = HashMap::from([(vec![1, 2, 4, 5, 2, 3, 5, IGNORE_INDEX], 0.7)]);
+        let batch = Batch { inputs, targets, batch_size: 2, seq_len: 3, lengths: None };
+        for kind in [PreferenceLoss::Dpo, PreferenceLoss::Orpo] {
+            let preference = Preference { kind, beta: 0.4, of_base: Mutex::new(of_base.clone()) };
+            let pair = |means: [f32; 2]| {
+                let base = || -> Gpt { unreachable!("what the base says is known") };
+                let pairs = preference.of_pairs(&means, &base, &batch, MatmulPrecision::F32, &mut || true);
+                pairs.expect("nothing stops it").remove(0)
+            };
+            for means in [[0.25, 2.5], [2.0, 1.0], [0.25, 9.0], [9.0, 0.25]] {
+                let slopes = pair(means).slopes;
+                for (i, slope) in slopes.into_iter().enumerate() {
+                    let moved = |by: f32| pair(std::array::from_fn(|j| means[j] + if i == j { by } else { 0.0 })).loss;
+                    let want = (moved(1.0 / 1024.0) - moved(-1.0 / 1024.0)) * 512.0;
+                    assert!((f64::from(slope) - want).abs() < 1e-4, "{kind:?} {means:?}: {slope}, not {want}");
+                }
+            }
+        }
+    }
 }
