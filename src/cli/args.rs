@@ -54,7 +54,12 @@ pub(super) fn warn_if_slow(device: &OpenDevice) {
 
 /// This program's name as the user typed it, for commands to paste.
 pub(super) fn program() -> String {
-    env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
+    let program = env::args_os().next().unwrap_or_else(|| "tinderbox".into());
+    if cfg!(windows) {
+        // Only with its quotes within, not at the start, is a word a command in PowerShell.
+        return program.to_string_lossy().split('\\').map(shell_word).collect::<Vec<_>>().join("\\");
+    }
+    shell_word(program)
 }
 
 /// The names of fields of records in another form.

@@ -120,15 +120,22 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A word, such as a path, quoted for a shell if necessary.
+/// A word, such as a path, quoted for a shell if necessary: on Windows for both cmd and PowerShell.
 pub fn shell_word(word: impl AsRef<OsStr>) -> String {
-    let word = word.as_ref().to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.into_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+    quoted(&word.as_ref().to_string_lossy(), cfg!(windows))
+}
+
+fn quoted(word: &str, on_windows: bool) -> String {
+    let others = if on_windows { r"-_./=:+\" } else { "-_./=:,+@%" };
+    if !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || others.contains(c)) {
+        return word.to_owned();
     }
+    if !on_windows {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    // A program takes a doubled quote for one, and backslashes before a quote in pairs.
+    let parts = word.split('"').map(|part| [part, &part[part.trim_end_matches('\\').len()..]].concat());
+    format!("\"{}\"", parts.collect::<Vec<_>>().join("\"\""))
 }
 
 /// The text with terminal control characters (C0 and C1 except line breaks and tabs) replaced by U+FFFD.
@@ -256,7 +263,16 @@ mod tests {
             ("generate.stop=[\"it's\"]", r#"'generate.stop=["it'\''s"]'"#),
             ("", "''"),
         ] {
-            assert_eq!(shell_word(word), expected);
+            assert_eq!(quoted(word, false), expected);
+        }
+        for (word, expected) in [
+            (r"C:\runs\one", r"C:\runs\one"),
+            ("runs/a,b", r#""runs/a,b""#),
+            (r"C:\my runs\", r#""C:\my runs\\""#),
+            (r#"generate.stop=["it's", "\""]"#, r#""generate.stop=[""it's"", ""\\""""]""#),
+            ("", r#""""#),
+        ] {
+            assert_eq!(quoted(word, true), expected);
         }
     }
 }
