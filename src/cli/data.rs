@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::args::Mapped;
+use super::args::{Mapped, Selected};
 use super::drawn::{DrawnOutput, json_of};
 use super::finetune::{config_of_records, note_records};
 use super::numbers::count;
@@ -55,6 +55,8 @@ struct Preview {
     data: Option<PathBuf>,
     #[command(flatten)]
     mapped: Mapped,
+    #[command(flatten)]
+    selected: Selected,
     /// Number of records to show
     #[arg(long, value_name = "N", value_parser = count, default_value_t = 3)]
     n_shown: usize,
@@ -84,7 +86,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 impl Preview {
     /// The config that describes the data, and the tokenizer if a model has one.
     fn open(&self) -> anyhow::Result<(Config, Option<Tokenizer>)> {
-        let overrides: Vec<String> = self.overrides.iter().cloned().chain(self.mapped.overrides()).collect();
+        self.selected.check("--data", self.data.as_deref())?;
+        let overrides = [self.overrides.clone(), self.mapped.overrides().into_iter().collect()];
+        let overrides = [overrides.concat(), self.selected.overrides()].concat();
         let is_file = self.of.is_file() && self.of.extension().is_some_and(|extension| extension == "toml");
         if is_file && self.data.is_none() {
             let config = config::load(&self.of, &overrides, None)?;

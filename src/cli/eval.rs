@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::args::{Mapped, Subject};
+use super::args::{Mapped, Selected, Subject};
 use super::print::{print, print_json};
 use super::weights::Formats;
 use crate::data::conversations::{self, SplitRecords};
@@ -37,6 +37,8 @@ pub(super) struct Args {
     #[command(flatten)]
     mapped: Mapped,
     #[command(flatten)]
+    selected: Selected,
+    #[command(flatten)]
     formats: Formats,
     #[command(flatten)]
     subject: Subject,
@@ -53,7 +55,9 @@ enum Split {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = args.subject.open()?;
+    args.selected.check("--text or --data", args.text.as_deref().or(args.data.as_deref()))?;
+    let mut opened = args.subject.open()?;
+    args.selected.apply(&mut opened.config.data);
     if let Some(path) = &args.data {
         return on_records(args, path, &opened);
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::args::{Mapped, overrides, program};
+use super::args::{Mapped, Selected, overrides, program};
 use super::compared::{Compared, Interrupted, Watch};
 use super::exit::{self, DONE, Misuse};
 use super::next::talk;
@@ -39,6 +39,8 @@ pub(super) struct Args {
     data: PathBuf,
     #[command(flatten)]
     mapped: Mapped,
+    #[command(flatten)]
+    selected: Selected,
     /// Directory of the new run [default: RUN, a hyphen, and the name of the data]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
@@ -88,7 +90,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         return Err(Misuse(format!("--epochs {epochs} must be a number above 0")).into());
     }
     let mut args = args.clone();
+    args.selected.check("--data", Some(&args.data))?;
     args.overrides.extend(args.mapped.overrides());
+    args.overrides.extend(args.selected.overrides());
     let args = &args;
     let base = run::locate(&args.run)?;
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(base.run.root(), &args.data));

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use super::args::{open_device, program};
+use super::args::{Selected, open_device, program};
 use super::output;
 use super::print::{note, print};
 use crate::autoconfig::{self, Request};
@@ -40,15 +40,8 @@ pub(super) struct Args {
     /// Field of a JSON Lines record that holds its text [default: text]
     #[arg(long, value_name = "NAME", requires = "from_text")]
     text_field: Option<String>,
-    /// Read only files of the folder that match this pattern, such as '*.txt'; may be repeated
-    #[arg(long, value_name = "PATTERN", requires = "from_text")]
-    include: Vec<String>,
-    /// Leave out files of the folder that match this pattern, such as '*.png'; may be repeated
-    #[arg(long, value_name = "PATTERN", requires = "from_text")]
-    exclude: Vec<String>,
-    /// Leave out the files of the folder that are not text in UTF-8, and say which
-    #[arg(long, requires = "from_text")]
-    skip_bad_files: bool,
+    #[command(flatten)]
+    selected: Selected,
     /// Training time to plan for, in minutes
     #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text", value_parser = minutes)]
     minutes: f64,
@@ -86,6 +79,7 @@ fn minutes(typed: &str) -> anyhow::Result<f64> {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.selected.check("--from-text", args.from_text.as_deref())?;
     args.check_output()?; // before the measurement, which takes seconds
     // A script that reads the config from a pipe needs no advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
@@ -118,9 +112,9 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
     let request = Request {
         text: text.to_owned(),
         text_field: args.text_field.clone(),
-        include: args.include.clone(),
-        exclude: args.exclude.clone(),
-        skip_bad_files: args.skip_bad_files,
+        include: args.selected.include.clone(),
+        exclude: args.selected.exclude.clone(),
+        skip_bad_files: args.selected.skip_bad_files,
         minutes: args.minutes,
         tokenizer: match args.tokenizer {
             Kind::Auto => None,

@@ -361,7 +361,7 @@ fn text_mistakes_are_explained() {
       hint: use more text, a shorter model.context_length or a smaller data.val_fraction
     $ train tiny.toml --set data.path=latin1.txt
     error: `latin1.txt` is not UTF-8 at byte 7
-      hint: save it as UTF-8, for instance with `iconv -f LATIN1 -t UTF-8` if it is an older Western European text; exclude under [data] leaves files of a folder out, and skip_bad_files = true all that are not text; a model trained with kind = "byte" under [tokenizer] (`init --tokenizer byte`) takes any file
+      hint: save it as UTF-8, for instance with `iconv -f LATIN1 -t UTF-8` if it is an older Western European text; data.exclude (--exclude) leaves files of a folder out, and data.skip_bad_files (--skip-bad-files) all that are not text; a model trained with kind = "byte" under [tokenizer] (`init --tokenizer byte`) takes any file
     $ train tiny.toml --set data.path=folder
     error: there are no files in the folder `folder`
       hint: every file in it and its subfolders counts as text, except those whose names begin with a dot, and what data.include, data.exclude and data.skip_bad_files leave out

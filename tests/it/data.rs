@@ -171,10 +171,10 @@ fn data_mistakes_are_explained() {
     assert_transcript!(folder, @r#"
     $ train tiny.toml --set data.path=report.docx
     error: `report.docx` is not text, but a zip archive, an Office document or an e-book
-      hint: save it as plain text (UTF-8), or pack it with gzip; exclude under [data] leaves files of a folder out, and skip_bad_files = true all that are not text
+      hint: save it as plain text (UTF-8), or pack it with gzip; data.exclude (--exclude) leaves files of a folder out, and data.skip_bad_files (--skip-bad-files) all that are not text
     $ train tiny.toml --set data.path=cut.txt.gz
     error: `cut.txt.gz` is not a complete gzip file: incomplete deflate stream
-      hint: download or compress it again; `gzip -t` checks whether it is complete; exclude under [data] leaves files of a folder out, and skip_bad_files = true all that are not text
+      hint: download or compress it again; `gzip -t` checks whether it is complete; data.exclude (--exclude) leaves files of a folder out, and data.skip_bad_files (--skip-bad-files) all that are not text
     $ train tiny.toml --set data.path=a.jsonl
     error: line 3 of `a.jsonl` has no field "text", only "body", "title"
       hint: data.text_field names the one that holds the text

@@ -174,7 +174,7 @@ fn patterns_choose_files_of_folder() {
     folder.write("folder/b.png", b"\x89PNG\r\n\x1a\n");
     folder.write("folder/old.txt", "Nobody reads this: 0123456789 %&$#");
     let error = folder.fail(&["train", "tiny.toml", "--set", "data.path=folder"]);
-    assert!(error.contains("is not text, but a picture") && error.contains("exclude under [data]"), "{error}");
+    assert!(error.contains("is not text, but a picture") && error.contains("data.exclude (--exclude)"), "{error}");
     let patterns = ["--set", "data.exclude=[\"*.png\", \"old*\"]", "--set", "train.max_steps=1"];
     folder.succeed(&[&["train", "tiny.toml", "--set", "data.path=folder"], &patterns[..]].concat());
     assert!(!folder.read("runs/tiny/tokenizer.json").contains("\"%\""));

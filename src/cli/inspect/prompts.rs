@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::module::Module;
 
-use crate::cli::args::Subject;
+use crate::cli::args::{Selected, Subject};
 use crate::cli::drawn::DrawnOutput;
 use crate::cli::print::note_cut_prompt;
 use crate::data::Split;
@@ -96,10 +96,12 @@ impl Reading {
 #[derive(Debug, clap::Args)]
 pub(super) struct Measured {
     #[command(flatten)]
-    subject: Subject,
+    pub subject: Subject,
     /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
     #[arg(long, value_name = "PATH")]
     pub text: Option<PathBuf>,
+    #[command(flatten)]
+    selected: Selected,
     #[command(flatten)]
     pub output: DrawnOutput,
 }
@@ -107,8 +109,10 @@ pub(super) struct Measured {
 impl Measured {
     /// Checks the output file, opens the model and encodes the text.
     pub(super) fn open(&self) -> anyhow::Result<(Trained, Split)> {
+        self.selected.check("--text", self.text.as_deref())?;
         self.output.file.check()?;
-        let opened = self.subject.open()?;
+        let mut opened = self.subject.open()?;
+        self.selected.apply(&mut opened.config.data);
         let text = opened.text_or_val(self.text.as_deref())?;
         Ok((opened, text))
     }

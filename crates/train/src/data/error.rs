@@ -7,8 +7,8 @@ use tinderbox_model::format::counted;
 use tinderbox_model::tokenizer::{RenderError, TokenizerError};
 
 /// What leaves out a file of a folder that is not text.
-pub(crate) const LEAVE_OUT: &str =
-    "exclude under [data] leaves files of a folder out, and skip_bad_files = true all that are not text";
+pub(crate) const LEAVE_OUT: &str = "data.exclude (--exclude) leaves files of a folder out, and data.skip_bad_files \
+                                    (--skip-bad-files) all that are not text";
 
 /// A type of file that is not text.
 pub(super) const PARQUET: &str = "a Parquet file";
