@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use super::exit::Misuse;
 use super::numbers::within;
 use super::paint::n_columns;
 use super::print::{folded_if_known, print, print_styled};
@@ -54,8 +55,20 @@ impl DrawnOutput {
         matches!(self.format, DrawnFormat::Svg | DrawnFormat::Html)
     }
 
+    pub(super) fn is_json(&self) -> bool {
+        matches!(self.format, DrawnFormat::Json)
+    }
+
     pub(super) fn is_text(&self) -> bool {
         matches!(self.format, DrawnFormat::Text)
+    }
+
+    /// Refuses a `flag` that only text follows, if it `is_given` beside another format.
+    pub(super) fn check_text(&self, flag: &str, is_given: bool) -> Result<(), Misuse> {
+        match is_given && !self.is_text() {
+            true => Err(Misuse(format!("{flag} is for --format text alone\n  hint: leave out one of them"))),
+            false => Ok(()),
+        }
     }
 
     /// Writes the results; pictures have a title and a line about the run, text has these colours.
@@ -160,6 +173,11 @@ pub(super) struct Colors {
 }
 
 impl Colors {
+    /// Refuses colours of an output that is not text.
+    pub(super) fn check(&self, output: &DrawnOutput) -> Result<(), Misuse> {
+        output.check_text("--color always", matches!(self.color, Color::Always))
+    }
+
     /// The colours of tables in text that goes to `file`, and their width.
     pub(super) fn style(&self, file: &File) -> (Palette, usize) {
         (self.palette(file.is_given()), n_columns())
@@ -193,6 +211,12 @@ pub(super) struct TextStyle {
 }
 
 impl TextStyle {
+    /// Refuses colours and a width of an output that is not text.
+    pub(super) fn check(&self, output: &DrawnOutput) -> Result<(), Misuse> {
+        output.check_text("--width", self.width.is_some())?;
+        self.colors.check(output)
+    }
+
     pub(super) fn n_columns(&self) -> usize {
         self.width.unwrap_or_else(n_columns)
     }

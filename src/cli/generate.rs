@@ -97,10 +97,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let opened = args.subject.open()?;
     let model = args.formats.convert(opened.model, &opened.device.name)?;
-    let (wants_speculation, on_engine) = (settings.speculate > 0, matches!(model, LanguageModel::Engine(_)));
-    if wants_speculation && !on_engine {
-        note(format!("note: `{}` does not speculate: --speculate (generate.speculate) is ignored", opened.device.name));
-    }
+    Formats::note_speculation(settings.speculate > 0, &model, &opened.device.name);
     let guide = args.json_schema.as_deref().map(|path| read_schema(path, &opened.tokenizer)).transpose()?;
     let n_samples = settings.num_samples as u64;
     let stdout = io::stdout().lock();
@@ -129,7 +126,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         print_in_order(&mut stdout, samples, &shown, &mut rounds, form)?;
         speculated += rounds.speculated();
     }
-    if wants_speculation && on_engine {
+    if settings.speculate > 0 && matches!(model, LanguageModel::Engine(_)) {
         let Speculated { n_proposed, n_right } = speculated;
         note(format!("speculation: {n_right} of {n_proposed} proposed tokens were right"));
     }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+
 use super::args::program;
 use super::next::{export, has_template, next, talk};
 use super::print::note;
@@ -75,7 +77,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn run_adapters(args: &Args, path: &Path, base: &Path) -> anyhow::Result<()> {
-    let lora = interop::import_adapters(path, base, &args.run_dir, args.overwrite)?;
+    let lora = interop::import_adapters(path, base, &args.run_dir, args.overwrite)
+        .with_context(|| format!("cannot import `{}` as adapters of --base {}", path.display(), shell_word(base)))?;
     let targets: Vec<String> = lora.targets.iter().map(ToString::to_string).collect();
     note(format!("imported adapters of rank {} for {}", lora.rank, targets.join(", ")));
     next(&[talk(&args.run_dir).1, export(&args.run_dir)]);

@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     every: Option<usize>,
     /// Print all rows of the table
-    #[arg(long, conflicts_with = "every")]
+    #[arg(long, conflicts_with_all = ["every", "csv", "json"])]
     all: bool,
 }
 

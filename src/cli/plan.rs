@@ -8,7 +8,7 @@ use super::args::{open_device, overrides};
 use super::config;
 use super::drawn::{DrawnOutput, json_of};
 use super::numbers::within;
-use super::print::{note_each, print_json};
+use super::print::note_each;
 use crate::config::Config;
 use crate::device::{DeviceSpec, OpenDevice};
 use crate::format::{grouped, size, without_control};
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         plan.distribute(ranks, &config, &device)?;
     }
     if args.json {
-        print_json(&plan)?;
+        args.output.file.write(&json_of(vec![serde_json::to_string(&plan)?]))?;
     } else {
         let about = format!("{} · {} parameters", args.config.display(), grouped(plan.parameters.total));
         let text = without_control(&view::plan_table(&plan, &config)).into_owned();
@@ -91,7 +91,7 @@ fn finetune(args: &Args, config: &Config, device: &OpenDevice) -> anyhow::Result
     }
     let plan = plan::plan_finetune(config, device, !args.no_measure)?;
     if args.json {
-        print_json(&plan)?;
+        args.output.file.write(&json_of(vec![serde_json::to_string(&plan)?]))?;
     } else {
         let (text, json) = (view::finetune_plan_table(&plan, config), json_of(vec![serde_json::to_string(&plan)?]));
         args.output.write_sheets("A plan", "", &without_control(&text), &json, &[])?;

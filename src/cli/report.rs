@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::exit::Misuse;
 use super::output;
 use super::print::{note, note_each};
 use crate::device::{self, DeviceSpec};
@@ -39,6 +40,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let run = match &args.runs[..] {
         [run] => run::open_or_locate(run)?,
+        _ if args.device.is_some() => {
+            let hint = "hint: leave out --device, or make the report of one run";
+            return Err(Misuse(format!("--device is for one run: a comparison measures none\n  {hint}")).into());
+        }
         runs => return compare(runs, args.output.as_deref().unwrap_or(Path::new(COMPARISON))),
     };
     let report = gather(&run, args.device.as_ref(), &|| true)?;

@@ -227,6 +227,7 @@ impl Args {
         let opened = Trained::open(path, self.device.as_ref())?;
         warn_if_slow(&opened.device);
         let model = self.formats.convert(opened.model, &opened.device.name)?;
+        Formats::note_speculation(self.speculate > 0, &model, &opened.device.name);
         let source = OpenedCheckpoint {
             checkpoint: opened.checkpoint,
             checksum: opened.checksum,

@@ -158,6 +158,7 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
 
 /// Shows the tokens in place, with the bits of each if the run has a model.
 fn show(args: &Show) -> anyhow::Result<()> {
+    args.colors.check(&args.output)?;
     args.output.file.check()?;
     let path = &args.given.run;
     let tokenizer = open(path)?;

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
+use super::print::note;
 use crate::generate::LanguageModel;
 use crate::generate::engine::Precision;
 use crate::model::Gpt;
@@ -49,6 +51,19 @@ impl Formats {
             (WeightFormat::Int8, Activations::Int8) => Precision::W8A8,
             (_, Activations::Int8) => bail!("--activations int8 needs int8 weights\n  hint: add --weights int8"),
         })
+    }
+
+    /// The precisions of the weights and of the activations, as the flags name them.
+    pub(super) fn names(self) -> [String; 2] {
+        let name = |value: Option<PossibleValue>| value.expect("no value is hidden").get_name().to_owned();
+        [name(self.weights.to_possible_value()), name(self.activations.to_possible_value())]
+    }
+
+    /// Notes that a model on the device named `device` does not speculate, if it `is_asked` to.
+    pub(super) fn note_speculation(is_asked: bool, model: &LanguageModel, device: &str) {
+        if is_asked && !matches!(model, LanguageModel::Engine(_)) {
+            note(format!("note: `{device}` does not speculate: --speculate (generate.speculate) is ignored"));
+        }
     }
 
     /// Converts `model`, which is on the device named `device`, to a model in this precision.

@@ -73,16 +73,23 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         under_way(format!("{batch_size} at once"));
         speeds.push(generate::measure(&model, sizes, args.rounds)?);
     }
+    let [weights, activations] = args.formats.names();
     if args.json {
         return print_json(&json!({
             "device": device.name,
+            "weights": weights,
+            "activations": activations,
             "parameters": n_parameters,
             "context_length": context_length,
             "cases": speeds,
             "peak_rss_mib": peak_rss_mib(),
         }));
     }
-    print(&text::generate(n_parameters, &speeds, &text::device(&device)))
+    let mut place = text::device(&device);
+    if weights != "f32" {
+        place = format!("{place}, weights in {weights}, activations {activations}");
+    }
+    print(&text::generate(n_parameters, &speeds, &place))
 }
 
 impl Args {

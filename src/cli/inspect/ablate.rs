@@ -40,6 +40,7 @@ enum Instead {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.colors.check(&args.measured.output)?;
     let (opened, text) = args.measured.open()?;
     let methods = args.method.methods();
     let (context_length, batch_size) = (opened.config.model.context_length, opened.config.train.batch_size);

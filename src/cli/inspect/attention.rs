@@ -33,6 +33,7 @@ pub(super) struct Args {
 const LARGE_MIB: usize = 128;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.style.check(&args.reading.output)?;
     let (opened, prompts) = args.reading.open()?;
     let selection = HeadSelection::new(args.layer, args.head, &opened.config.model)?;
     let DrawnOutput { format, file } = &args.reading.output;

@@ -30,6 +30,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.colors.check(&args.output)?;
     args.output.file.check()?;
     let models = [args.subject.open()?, Trained::open(&args.other, args.subject.device.as_ref())?];
     let [ours, theirs] = models.each_ref().map(|opened| args.prompts.read(opened));

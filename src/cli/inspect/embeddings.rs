@@ -2,6 +2,7 @@
 
 use super::prompts::{Reading, about};
 use crate::cli::drawn::{Drawn, uncoloured};
+use crate::cli::exit::Misuse;
 use crate::inspect::Embeddings;
 use crate::view;
 
@@ -24,6 +25,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.positions && args.reading.output.is_json() {
+        let hint = "hint: leave out --positions: JSON has the effect of attention at every token";
+        return Err(Misuse(format!("--positions chooses what is drawn, and --format json has all\n  {hint}")).into());
+    }
     let (opened, prompts) = args.reading.open()?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
     let drawn = Drawn {

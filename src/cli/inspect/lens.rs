@@ -46,6 +46,7 @@ pub(super) struct Args {
 
 /// Shows the predictions for each prompt, or compares one prompt with the text to patch from.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.colors.check(&args.reading.output)?;
     let (opened, prompts) = args.reading.open()?;
     if args.patch_from.is_some() && prompts.len() > 1 {
         bail!("--patch-from compares its text with one prompt, not {}\n  hint: give one --prompt", prompts.len());

@@ -21,6 +21,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.measured.subject.check_embedding()?;
     let (opened, text) = args.measured.open()?;
     let counts = text.counts(opened.tokenizer.vocab_size());
     text.check()?;

@@ -1,9 +1,12 @@
 //! `tinderbox serve`, with the examples from the docs.
 
+use std::io::BufRead;
+
 use serde_json::{Value, json};
 
 use super::{ask, ask_with, http, text};
 use crate::finetune;
+use crate::flags;
 
 use crate::fixtures::{Folder, Started, list};
 
@@ -89,6 +92,49 @@ fn invalid_arguments_are_explained() {
     let (server, port) = program(&folder, &["--runs", "runs"]);
     ask(port, "GET", "/v1/models/tiny", &Value::Null).json(200);
     server.kill();
+}
+
+#[test]
+fn every_flag_of_server_changes_something_or_is_refused() {
+    let seen = |flags: &str| {
+        let folder = flags::placed();
+        let args = ["serve", "--port", "0", "runs/base"].into_iter().chain(flags.split_whitespace());
+        let mut server = folder.start(&args.collect::<Vec<_>>());
+        let mut seen = String::new();
+        while !seen.lines().last().is_some_and(|line| line.starts_with("serving ")) {
+            if server.stderr.read_line(&mut seen).expect("it can be read") == 0 {
+                return seen; // it has ended
+            }
+        }
+        let port = seen.trim().rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
+        let origin = "Origin: http://localhost:3000\r\n";
+        let body = json!({"prompt": "The", "max_tokens": 3, "temperature": 0, "logprobs": 1}).to_string();
+        for request in [
+            http("GET", "/health", "", b""),
+            http("GET", "/health", origin, b""),
+            http("GET", "/v1/models", "", b""),
+            http("POST", "/v1/completions", "", body.as_bytes()),
+        ] {
+            let response = ask_with(port, &request);
+            let headers = response.headers.lines().filter(|line| !line.starts_with("date:"));
+            seen += &[headers.collect(), without_ids(&response.body)].concat();
+        }
+        server.kill();
+        seen.replace(&format!(":{port}"), "")
+    };
+    let plain = seen("");
+    assert_eq!(plain, seen(""), "without flags");
+    for (flags, shown) in flags::SERVED {
+        let seen = seen(flags);
+        let is_shown = if shown.is_empty() { seen != plain } else { !plain.contains(shown) && seen.contains(shown) };
+        assert!(is_shown, "{flags}: {seen}");
+    }
+}
+
+/// A body without what differs each time.
+fn without_ids(body: &str) -> String {
+    let is_other = |part: &&str| ["\"id\":\"cmpl", "\"created\":"].iter().all(|name| !part.contains(name));
+    body.split_inclusive(',').filter(is_other).collect()
 }
 
 /// Fine-tunes `runs/base` as `runs/NAME`.
