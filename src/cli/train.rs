@@ -8,15 +8,15 @@ use super::args::{open_device, overrides, program};
 use super::dashboard::{self, Dashboard};
 use super::exit::{DONE, FAILED, INTERRUPTED, describe, on_ctrl_c};
 use super::next::talk;
-use super::print::{note, print_json};
+use super::print::{note, note_each, print_json};
 use super::progress::Progress;
 use super::{config, report};
 use crate::config::{Base, Config};
 use crate::data;
-use crate::device::{self, DeviceSpec};
+use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::distributed::Ranks;
 use crate::format::shell_word;
-use crate::plan;
+use crate::plan::{self, PlanError};
 use crate::run::RunDir;
 use crate::run::layout::default_dir;
 use crate::train::{self, Assignment, Interrupter, Job, Skipped, Start, Summary, TrainError};
@@ -108,6 +108,28 @@ fn own_devices(config: &Config, ranks: &Ranks) -> anyhow::Result<Vec<DeviceSpec>
     Ok(if ranks.is_alone() { devices } else { vec![devices[ranks.index_on_host() % devices.len()]] })
 }
 
+/// The device that `auto` means for the model of `config`: the GPU, if there is one and it is faster than the CPU.
+fn faster_device(config: &Config) -> anyhow::Result<OpenDevice> {
+    let gpu = open_device(&DeviceSpec::Auto)?;
+    let Ok(cpu) = device::open(&DeviceSpec::Cpu) else { return Ok(gpu) };
+    if gpu.backend.is_cpu() {
+        return Ok(gpu);
+    }
+    let begin = || note(format!("comparing {} with the CPU, once for a model of this size ...", gpu.name));
+    match plan::step_times(config, [&cpu, &gpu], begin) {
+        Ok(Some(times)) => {
+            note(times.reason(&gpu));
+            Ok(if times.are_shorter_on_gpu() { gpu } else { cpu })
+        }
+        Err(PlanError::Device(message)) => {
+            note_each("warning", [format!("computing on the CPU: {} failed: {message}", gpu.name)]);
+            Ok(cpu)
+        }
+        // It does not fit the CPU's memory, or training reports the error.
+        Ok(None) | Err(_) => Ok(gpu),
+    }
+}
+
 fn note_skipped(ranks: &Ranks, step: usize, skipped: &Skipped) {
     note(format!("{}: step {step}  skipped: {skipped}", ranks.name()));
 }
@@ -174,7 +196,11 @@ impl Session {
         progress: &Progress,
     ) -> anyhow::Result<Result<Summary, u8>> {
         let Self { config, run_dir, start, from, force } = self;
-        let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
+        let specs = own_devices(&config, ranks)?;
+        let devices: Vec<_> = match specs[..] {
+            [DeviceSpec::Auto] if ranks.is_alone() && config.finetune.base.is_none() => vec![faster_device(&config)?],
+            _ => specs.iter().map(open_device).collect::<Result<_, _>>()?,
+        };
         let (device, others) = devices.split_first().expect("a run has at least one device");
         if !force && config.finetune.base.is_none() {
             plan::check_training(&config, device)?;

@@ -4,6 +4,7 @@
 
 mod compute;
 mod disk;
+mod faster;
 mod finetune;
 mod fits;
 mod memory;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 pub use compute::{Compute, compute};
 pub use disk::Disk;
+pub use faster::{StepTimes, step_times};
 pub use finetune::{FinetuneCost, FinetunePlan, plan_finetune};
 pub use fits::{Writing, check_training};
 pub use memory::Memory;

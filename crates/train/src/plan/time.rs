@@ -93,6 +93,20 @@ impl Time {
     }
 }
 
+/// The milliseconds of a training step. On a CPU, where it may take long, those of one row through one layer are scaled.
+pub(super) fn step_ms(config: &Config, vocab_size: usize, device: &OpenDevice) -> Result<f64, PlanError> {
+    let bench = Bench { vocab_size, device };
+    if device.backend.is_cpu() {
+        let n_rows = config.train.batch_size * config.train.grad_accumulation_steps;
+        let step_s = n_rows as f64 * bench.step_of_one_row(config)?;
+        if (TRIAL.warm_up + 1) as f64 * step_s > BUDGET.as_secs_f64() {
+            return Ok(1e3 * step_s);
+        }
+    }
+    let mut trainer = bench.trainer(config);
+    Ok(TRIAL.time(|| trainer.step().wait()).map_err(PlanError::Device)?.median_ms)
+}
+
 /// Measures as much of the run as time allows.
 pub(super) fn measure(
     config: &Config,

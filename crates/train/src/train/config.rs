@@ -11,8 +11,8 @@ tinderbox_model::sections! {
         /// The seed of initial weights, batches and dropout: the same seed gives the same run. Below 2^63, since TOML
         /// integers are signed.
         pub seed: u64 = 1337,
-        /// The device: `auto` (a CUDA device, else a discrete GPU or Metal, else the CPU), `cpu`, or a name that
-        /// `tinderbox devices` lists.
+        /// The device: `auto` (a CUDA device, else a discrete GPU or Metal, if it trains the model faster than the CPU,
+        /// else the CPU), `cpu`, or a name that `tinderbox devices` lists.
         pub device: String = "auto".to_owned(),
         /// The precision of matrix products in attention's projections, the MLPs, the gradients of the output layer and
         /// Muon's steps: `f32`, `bf16` (matrices are rounded to 8 significant bits; all else stays in f32) or `auto`
