@@ -253,9 +253,26 @@ pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
 }
 
 pub(crate) fn composed_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
+    if !flex::is_host(&x.device()) {
+        return sum_of_squares_by_rows(x);
+    }
     let parts = x.split(MOST_SUMMED, 0).into_iter();
     let squares = parts.map(|part| (part.clone() * part).sum());
     squares.reduce(|sum, square| sum + square).expect("parameters are not empty")
+}
+
+/// The elements that a GPU sums as one row.
+const ROW: usize = 1 << 14;
+
+/// The sum of all squares in at most two kernels: burn fuses the products with the sums of rows, but not with the sum of
+/// a whole tensor, which also adds the parts of some GPUs in any order.
+fn sum_of_squares_by_rows(x: Tensor<1>) -> Tensor<1> {
+    let [n] = x.dims();
+    let n_rows = if n > ROW { 1 << n.trailing_zeros().min(10) } else { 1 };
+    let x = x.reshape([n_rows, n / n_rows]);
+    let sums = (x.clone() * x).sum_dim(1); // [n_rows, 1]
+    let sum = if n_rows > 1 { sums.sum_dim(0) } else { sums };
+    sum.reshape([1])
 }
 
 /// The mean square of each column, summed in an order that does not depend on the number of threads.
@@ -303,6 +320,15 @@ mod tests {
     use crate::testing::{constant, scalars};
 
     const UPDATE: AdamW = AdamW { betas: [0.9, 0.99], step_size: 0.02, second_scale: 3.0, epsilon: 1e-8, decay: 0.01 };
+
+    #[test]
+    fn sum_by_rows_equals_sum_of_squares() {
+        for n in [1, 3, ROW, ROW + 1, 2 * ROW, 3 * ROW + 96] {
+            let x = constant::<1>([n], 1).inner();
+            let [got, want] = [sum_of_squares_by_rows(x.clone()), sum_of_squares(x)].map(|x| x.into_scalar::<f32>());
+            assert!((got - want).abs() < 1e-5 * want, "{n}: {got}, not {want}");
+        }
+    }
 
     #[test]
     fn updates_keep_shared_tensors() {
