@@ -16,7 +16,7 @@ const LATER: usize = 4;
 
 /// The numbers of `inspect explain`: the first numbers of vectors, and the token's product with every key.
 pub fn explanation_sheet(it: &Explanation, prompt: &Prompt) -> Sheet {
-    let Explanation { layer, head, token, .. } = *it;
+    let Explanation { layer, head, .. } = *it;
     let shared: Vec<String> = it.kv_shared_by.iter().filter(|at| **at != head).map(ToString::to_string).collect();
     let shared = match &shared[..] {
         [] => String::new(),
