@@ -11,7 +11,8 @@ use super::limits::INSPECTION;
 use super::loaded_model::LoadedModel;
 use crate::config::ModelConfig;
 use crate::inspect::{
-    Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects, head_of_token,
+    Answer, Attribution, Explanation, HeadSelection, Lens, Patching, PredictionGraph, Prompt, PromptDetails, effects,
+    head_of_token,
 };
 use crate::model::Gpt;
 use crate::view;
@@ -86,8 +87,12 @@ impl ViewRequest {
             View::Lens => {
                 let answer = Answer::likeliest(model, tokenizer, &prompt, token)?;
                 let lens = Lens::new(model, tokenizer, &prompt, N_TOP)?;
+                let graph = match PredictionGraph::is_quick(model, &prompt) {
+                    true => Some(PredictionGraph::new(model, &prompt, token, answer.clone(), None)?),
+                    false => None,
+                };
                 let attribution = Attribution::new(model, &prompt, token, answer, None)?;
-                sheet_fragment(&view::lens_sheet(&lens, &[attribution], token, &prompt, true))
+                sheet_fragment(&view::lens_sheet(&lens, &[attribution], token, &prompt, true, graph.as_ref()))
             }
             View::Explain => {
                 let [layer, head] = head_of_token(model, tokenizer, &prompt, &self.heads, token)?;

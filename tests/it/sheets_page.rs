@@ -2,6 +2,7 @@
 //! `--format json`.
 
 use serde_json::{Value, json};
+use tinderbox::format::signed;
 
 use crate::browser::Browser;
 use crate::fixtures::{Folder, list, number};
@@ -71,6 +72,45 @@ fn lens_is_grid_of_layers_by_tokens() {
         browser.wait_for("!document.querySelector('figure[data-column=\"5\"]').hidden");
         assert_eq!(chosen(browser), ["a"]);
         assert!(!browser.texts("section")[0].contains('`'), "no markup of other places");
+    });
+}
+
+#[test]
+fn graph_leads_from_tokens_to_answer() {
+    let folder = trained(&[]);
+    let args = ["lens", "runs/tiny", "--prompt", PROMPT, "--graph"];
+    let (measured, svg) = measured(&folder, &args);
+    let parts = list(&measured["graph"]);
+    assert_eq!(parts.len(), 2 * (2 + 1), "two layers of two heads and a feed-forward layer");
+    assert!(svg.matches("class=\"link ").count() > parts.len(), "{svg}");
+    let text = folder.succeed(&[&["inspect"], &args[..]].concat());
+    let mut sentences = Vec::new();
+    for part in parts {
+        let [predicted, effect] = ["predicted", "measured"].map(|key| signed(number(&part[key]), 2));
+        sentences.push([format!(" adds {predicted}"), format!("switched off, it takes {effect} away")]);
+        let of_heads: Vec<f64> = list(&part["from"]).iter().map(number).collect();
+        let sum: f64 = of_heads.iter().sum();
+        assert!(part["part"] == "mlp" && of_heads.is_empty() || (sum - number(&part["predicted"])).abs() < 1e-4);
+    }
+    let is_said = |about: &str, [one, other]: &[String; 2]| about.contains(one) && about.contains(other);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(sentences.iter().all(|said| is_said(&words, said)), "{text}");
+    let Some(mut browser) = Browser::start() else { return };
+    browser.read(&page(&folder, &args), "graph", |browser, (width, _)| {
+        let about = browser.all(".graph.wide [data-node]", "it.dataset.about");
+        let about: Vec<&str> = about.iter().map(|about| about.as_str().expect("a text")).collect();
+        assert!(sentences.iter().all(|said| about.iter().any(|about| is_said(about, said))), "{about:?}");
+        if width < 1000 {
+            return;
+        }
+        // The links of a part stand out, and stay when it is pinned.
+        let links =
+            |browser: &mut Browser| browser.all(".graph.wide .link:not(.off)", "it.dataset.from + it.dataset.to");
+        browser.click(".graph.wide [data-node='1-0']");
+        let of_part = links(browser);
+        assert!(of_part.iter().all(|link| link.as_str().is_some_and(|link| link.contains("1-0"))), "{of_part:?}");
+        browser.point(".graph.wide [data-node='2-0']");
+        assert_eq!(links(browser), of_part);
     });
 }
 

@@ -85,21 +85,34 @@ impl Attribution {
         answer: Answer,
         against: Option<Answer>,
     ) -> Result<Self, InspectError> {
+        Ok(Self::traced(model, prompt, position, answer, against, &[])?.0)
+    }
+
+    /// The same, with a recording of `more` points, too, and what multiplies the values that each head gathers:
+    /// `[L * H]` of `[D]`.
+    pub(super) fn traced(
+        model: &Gpt,
+        prompt: &Prompt,
+        position: usize,
+        answer: Answer,
+        against: Option<Answer>,
+        more: &[Point],
+    ) -> Result<(Self, Recording, Vec<Vec<f64>>), InspectError> {
         prompt.check(position)?;
         if against.as_ref() == Some(&answer) {
             return Err(InspectError::SameAnswers(answer.token));
         }
         let points =
             [Point::Embedding, Point::Heads, Point::Attention, Point::Mlp, Point::Residual, Point::Norm, Point::Logits];
-        let recording = capture(model, prompt, &points)?;
+        let recording = capture(model, prompt, &[&points[..], more].concat())?;
         let logits = uncapped_logits(model, &recording, position)?;
         let other = match &against {
             Some(against) => f64::from(logits[against.id as usize]),
             None => mean(&logits),
         };
         let difference = f64::from(logits[answer.id as usize]) - other;
-        let terms = terms(model, prompt, &recording, position, [Some(&answer), against.as_ref()])?;
-        Ok(Self { position, answer, against, difference, terms })
+        let (terms, reads) = terms(model, prompt, &recording, position, [Some(&answer), against.as_ref()])?;
+        Ok((Self { position, answer, against, difference, terms }, recording, reads))
     }
 
     /// The sum of all terms: [`Attribution::difference`] up to rounding.
@@ -131,11 +144,11 @@ fn terms(
     recording: &Recording,
     position: usize,
     answers: [Option<&Answer>; 2],
-) -> Result<Vec<Term>, InspectError> {
+) -> Result<(Vec<Term>, Vec<Vec<f64>>), InspectError> {
     let config = model.config();
     let last = recording.get(config.n_layers - 1, Point::Residual);
     let (direction, norm_bias) = direction(model, answers, last.vector(0, position))?;
-    let mut terms = Vec::new();
+    let (mut terms, mut reads) = (Vec::new(), Vec::new());
     let mut add = |component, logit| terms.push(Term { component, logit });
 
     // A block's input may be a multiple of the stream plus a multiple of the embedding.
@@ -168,7 +181,9 @@ fn terms(
         let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &into_attention)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim).enumerate() {
             let gathered = recording.get(layer, Point::Heads).vector(head, position);
-            add(Component::Head { layer, head }, kept * dot(gathered, of_head));
+            let read: Vec<f64> = of_head.iter().map(|x| kept * x).collect();
+            add(Component::Head { layer, head }, dot(gathered, &read));
+            reads.push(read);
         }
         let bias = output.bias().map(|bias| Ok::<_, InspectError>(dot(&host(bias)?, &into_attention))).transpose()?;
         if let Some(bias) = bias.into_iter().chain(attention_norm_bias).reduce(|a, b| a + b) {
@@ -180,16 +195,21 @@ fn terms(
     if let Some(logit) = norm_bias {
         add(Component::NormBias, logit);
     }
-    Ok(terms)
+    Ok((terms, reads))
 }
 
 /// The direction `u` such that `u · part` is the contribution of a part of the residual stream to the logit difference,
 /// with the final norm's scale for `residual`; and the contribution of the norm's bias.
 fn direction(
     model: &Gpt,
-    [answer, against]: [Option<&Answer>; 2],
+    answers: [Option<&Answer>; 2],
     residual: &[f32],
 ) -> Result<(Vec<f64>, Option<f64>), InspectError> {
+    pull_back(&model.norm, model.config().norm, &readout(model, answers)?, residual, &model.device())
+}
+
+/// The vector whose product with the normed residual stream is the logit difference.
+pub(super) fn readout(model: &Gpt, [answer, against]: [Option<&Answer>; 2]) -> Result<Vec<f64>, InspectError> {
     let unembedding = model.unembedding(); // [C, V]
     let column = |answer: Option<&Answer>| {
         host(match answer {
@@ -197,8 +217,7 @@ fn direction(
             None => unembedding.clone().mean_dim(1),
         })
     };
-    let difference = minus(&column(answer)?, &column(against)?);
-    pull_back(&model.norm, model.config().norm, &difference, residual, &model.device())
+    Ok(minus(&column(answer)?, &column(against)?))
 }
 
 /// Pulls `direction` back through a norm: the vector `u` such that `u · part` equals `direction · norm(part)`, with the

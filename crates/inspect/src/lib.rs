@@ -17,6 +17,7 @@ mod embeddings;
 mod error;
 mod evidence;
 mod explain;
+mod graph;
 #[cfg(test)]
 mod handmade;
 mod heads;
@@ -40,6 +41,7 @@ pub use embeddings::{ContextWord, Embeddings, Stage, WordOccurrence};
 pub use error::InspectError;
 pub use evidence::{HeadEvidence, SeenToken, Snippet};
 pub use explain::{Explanation, Projection, differences, preparation};
+pub use graph::{PredictionGraph, TracedPart};
 pub use heads::{N_REPEATED, N_WINDOWS, NamedScores, ScoredHeads, scores_on};
 pub use lens::{ActualToken, Answer, LayerPrediction, Lens, TokenPredictions, TokenProbability};
 pub use map::{EmbeddingMap, MappedToken};

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::prompts::{Reading, TokenArg, about};
 use crate::cli::drawn::{Colors, Drawn};
 use crate::cli::numbers::within;
-use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
+use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, PredictionGraph, Prompt};
 use crate::run::Trained;
 use crate::tokenizer::Tokenizer;
 use crate::view;
@@ -20,6 +20,7 @@ const MOST_PRODUCTS: usize = 20_000_000_000;
 Examples:
   tinderbox inspect lens runs/quickstart --prompt \"The bank of\"
   tinderbox inspect lens runs/quickstart --prompt \"The bank of\" --format html --output lens.html
+  tinderbox inspect lens runs/quickstart --prompt \"The bank of\" --graph
   tinderbox inspect lens runs/quickstart --prompt '\"I am tired' --patch-from \"(I am tired\"")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -40,6 +41,9 @@ pub(super) struct Args {
     /// [default: none]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,
+    /// Trace the largest contributions back to tokens, and measure what each part adds by switching it off
+    #[arg(long, conflicts_with = "patch_from")]
+    graph: bool,
     #[command(flatten)]
     colors: Colors,
 }
@@ -69,14 +73,21 @@ impl Args {
         let [answer, against] = self.answers(tokenizer)?;
         let answer = answer.map_or_else(|| Answer::likeliest(model, tokenizer, prompt, position), Ok)?;
         let lens = Lens::new(model, tokenizer, prompt, self.top)?;
+        let graph = match self.graph {
+            true => Some(PredictionGraph::new(model, prompt, position, answer.clone(), against.clone())?),
+            false => None,
+        };
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
-        let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
+        let mut document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
+        if let Some(graph) = &graph {
+            document["graph"] = json!(graph.parts);
+        }
         let attributions = self.attributions(opened, prompt, attribution)?;
         // The text of a chosen token is about that token.
         let has_all = !(self.reading.output.is_text() && self.token.is_given());
         Ok(Drawn {
             json: serde_json::to_string(&document)?,
-            sheet: view::lens_sheet(&lens, &attributions, position, prompt, has_all),
+            sheet: view::lens_sheet(&lens, &attributions, position, prompt, has_all, graph.as_ref()),
         })
     }
 

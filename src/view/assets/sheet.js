@@ -19,7 +19,8 @@ function walk(svg) {
   const last = { row: rows.length - 1, column: rows[0].length - 1 };
   const wanted = Number(svg.dataset.chosen ?? last.column); // the column that the sheet is about
   let at = isGrid ? { row: last.row, column: wanted } : { row: 0, column: 0 };
-  const relate = svg.classList.contains("map") ? neighbours(svg) : () => {};
+  const relate = svg.classList.contains("map") ? neighbours(svg) : svg.classList.contains("graph") ? links(svg) : () => {};
+  let pinned = null; // a part of a graph
   const texts = rows.flat().map((cell) => cell.dataset.about ?? "");
   const longest = texts.reduce((long, text) => (text.length > long.length ? text : long), said.textContent);
   page.set(output, { "data-longest": longest }); // its room, so that nothing moves under the pointer
@@ -60,6 +61,10 @@ function walk(svg) {
   const others = [...section.querySelectorAll("figure[data-column]")];
   const isAbout = (figure, column) => Number(figure.dataset.column) === column;
   function choose() {
+    if (svg.classList.contains("graph")) {
+      pinned = pinned === at.column ? null : at.column;
+      svg.classList.toggle("pinned", pinned !== null);
+    }
     if ("heads" in svg.dataset && maps) {
       location.hash = `#${maps.id}&view=text&layer=${at.row}&head=${at.column}`;
     }
@@ -78,6 +83,9 @@ function walk(svg) {
     page.set(svg, { "data-choosable": true });
   }
   function point(event) {
+    if (event.type === "pointermove" && pinned !== null) {
+      return false;
+    }
     const found = event.target.closest("[data-about]");
     const row = rows.findIndex((cells) => cells.includes(found));
     return row >= 0 && show({ row, column: rows[row].indexOf(found) });
@@ -127,6 +135,15 @@ function walk(svg) {
   if (svg.classList.contains("map")) {
     output.before(search(rows[0], (column) => show({ row: 0, column })));
   }
+}
+
+/** Shows the links of a part of a graph; a click or Enter pins them. */
+function links(svg) {
+  return ({ dataset: { node } }) => {
+    for (const link of svg.querySelectorAll(".link")) {
+      link.classList.toggle("off", link.dataset.from !== node && link.dataset.to !== node);
+    }
+  };
 }
 
 /** Shows a point of a map with its name, and those most similar to it, with lines to them. */

@@ -34,6 +34,7 @@ fn figure(Figure { title, choice, content }: &Figure) -> String {
         Content::Bars(_) => ("bars", "table", None),
         Content::Pieces(_) => ("pieces", "group", Some("token")),
         Content::Map(_) => ("map", "img", Some("token")),
+        Content::Graph(_) => ("graph", "group", Some("part")),
         Content::Charts(_) => ("chart", "img", None),
         Content::Lines(_) => ("lines", "group", None),
     };

@@ -1,8 +1,11 @@
 //! The sheets of `inspect lens` and `inspect ablate`.
 
 use crate::format::{grouped, percent, signed};
-use crate::inspect::{Ablation, Attribution, LayerPrediction, Lens, ModelPart, Patching, Prompt, TokenProbability};
+use crate::inspect::{
+    Ablation, Attribution, LayerPrediction, Lens, ModelPart, Patching, PredictionGraph, Prompt, TokenProbability,
+};
 use crate::tokenizer::visible;
+use crate::view::sheet::graph::prediction_graph;
 use crate::view::sheet::{Cell, Choice, ColorScale, ColumnKind, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
 
@@ -14,11 +17,18 @@ const SMALL_DIFFERENCE: f64 = 0.5;
 
 /// The most probable token of each layer after every token, if `has_all`; the most probable ones after the token at
 /// `position`, and the contributions to its prediction. If there are several attributions, a reader can choose another
-/// token.
+/// token. The graph is about the prediction after `position`, too.
 ///
 /// # Panics
 /// If none of the attributions is about this token.
-pub fn lens_sheet(lens: &Lens, attributions: &[Attribution], position: usize, prompt: &Prompt, has_all: bool) -> Sheet {
+pub fn lens_sheet(
+    lens: &Lens,
+    attributions: &[Attribution],
+    position: usize,
+    prompt: &Prompt,
+    has_all: bool,
+    graph: Option<&PredictionGraph>,
+) -> Sheet {
     assert!(attributions.iter().any(|it| it.position == position), "an attribution is about the chosen token");
     let all = Grid { chosen: Some(position), ..every_token(lens, prompt) };
     let all = Figure::grid(
@@ -26,6 +36,7 @@ pub fn lens_sheet(lens: &Lens, attributions: &[Attribution], position: usize, pr
          embedding, which knows only the token itself)",
         all,
     );
+    let graph = graph.map(|graph| prediction_graph(graph, prompt));
     let chosen = attributions.iter().flat_map(|it| {
         let choice = Choice { column: it.position, is_first: it.position == position };
         let choice = (attributions.len() > 1).then_some(choice);
@@ -39,7 +50,7 @@ pub fn lens_sheet(lens: &Lens, attributions: &[Attribution], position: usize, pr
                prediction."
                 .to_owned()
                 + if attributions.len() > 1 { " Click a column to see what its prediction is made of." } else { "" },
-        figures: has_all.then_some(all).into_iter().chain(chosen).collect(),
+        figures: has_all.then_some(all).into_iter().chain(chosen).chain(graph).collect(),
     }
 }
 
@@ -273,8 +284,10 @@ mod tests {
         let prompt = Prompt::read("<a&b>\"", &tokenizer, 16).expect("the byte tokenizer encodes any text");
         let lens = Lens::new(&model, &tokenizer, &prompt, 3).expect("the flex device runs the model");
         let answer = Answer::likeliest(&model, &tokenizer, &prompt, 5).expect("the flex device runs the model");
-        let attribution = Attribution::new(&model, &prompt, 5, answer, None).expect("the flex device runs the model");
-        let sheet = lens_sheet(&lens, &[attribution], 5, &prompt, true);
+        let attribution =
+            Attribution::new(&model, &prompt, 5, answer.clone(), None).expect("the flex device runs the model");
+        let graph = PredictionGraph::new(&model, &prompt, 5, answer, None).expect("the flex device runs the model");
+        let sheet = lens_sheet(&lens, &[attribution], 5, &prompt, true, Some(&graph));
         for drawn in [sheets_html("Lens", "a run", std::slice::from_ref(&sheet)), sheets_svg("Lens", "a run", &[sheet])]
         {
             assert!(drawn.contains("&lt;a&amp;b&gt;&quot;") && !drawn.contains("<a&b>"));

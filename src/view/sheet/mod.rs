@@ -3,6 +3,7 @@
 
 pub(crate) mod embeddings;
 pub(crate) mod explanation;
+pub(crate) mod graph;
 pub(crate) mod heads;
 pub(crate) mod html;
 pub(crate) mod map;
@@ -52,6 +53,8 @@ pub(crate) enum Content {
     Pieces(Pieces),
     /// Names in a plane.
     Map(Map),
+    /// Parts in rows, and links between them.
+    Graph(Graph),
     /// Curves: one chart, or several small ones with one legend.
     Charts(Vec<Chart>),
     /// Lines of monospaced text.
@@ -148,6 +151,22 @@ pub(crate) struct MapPoint {
     pub about: String,
     /// The points most similar to it, by index.
     pub near: Vec<usize>,
+}
+
+/// Parts in rows, from the bottom to the top, and weighted links between them.
+#[derive(Clone, Debug)]
+pub(crate) struct Graph {
+    pub rows: Vec<Vec<GraphNode>>,
+    /// From and to, each a row and a place in it, and the weight.
+    pub links: Vec<([usize; 2], [usize; 2], f64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct GraphNode {
+    pub name: String,
+    /// A second, smaller line of text; may be empty.
+    pub note: String,
+    pub about: String,
 }
 
 impl Sheet {

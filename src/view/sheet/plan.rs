@@ -21,7 +21,7 @@ pub fn plan_sheet(text: &str, plan: &Plan, config: &Config) -> Sheet {
     let (p, c) = (&plan.parameters, &plan.flops_per_token);
     let in_blocks = |n: u64| p.n_layers.saturating_mul(n) as f64;
     let parameters = vec![
-        ("embeddings", (p.token_embedding.saturating_add(p.position_embedding)) as f64),
+        ("embeddings", p.token_embedding.saturating_add(p.position_embedding) as f64),
         ("queries, keys, values", in_blocks(p.block.attention_qkv)),
         ("attention's output", in_blocks(p.block.attention_output)),
         ("MLPs", in_blocks(p.block.mlp)),

@@ -3,7 +3,9 @@
 //! The words of an element are its `<title>`. Rows of cells have the roles of a table.
 
 use crate::view::escape::escape;
-use crate::view::sheet::{Bars, Cell, ColorScale, Content, Figure, Grid, Map, MapPoint, Piece, Pieces, Sheet};
+use crate::view::sheet::{
+    Bars, Cell, ColorScale, Content, Figure, Graph, GraphNode, Grid, Map, MapPoint, Piece, Pieces, Sheet,
+};
 use crate::view::svg::chart::Chart;
 use crate::view::svg::{self, ADVANCE, Anchor, Drawing, SIZE, Stack, plot};
 use crate::view::terminal::columns::{fit, flow, folded, width};
@@ -57,6 +59,7 @@ pub(crate) fn drawn(content: &Content, room: f64) -> Drawing {
         Content::Pieces(it) if it.has_legend() => below_legend(it.scale, room, pieces(it, room)),
         Content::Pieces(it) => pieces(it, room),
         Content::Map(it) => map(it),
+        Content::Graph(it) => graph(it, room),
         Content::Charts(it) => charts(it, room),
         Content::Lines(it) => lines(it, room),
     }
@@ -81,7 +84,9 @@ pub(crate) fn style() -> String {
             style += &format!(".{kind}{shade}{{fill:{ground}}}.{kind}{shade}-text{{fill:{letters}}}\n");
         }
     }
-    style + ".marked{fill:none;stroke:var(--ink);stroke-width:2}.piece{stroke:var(--edge)}\n"
+    style
+        + ".marked{fill:none;stroke:var(--ink);stroke-width:2}.piece,.node{stroke:var(--edge)}\n\
+             .link{fill:none;opacity:0.6}.link-positive{stroke:var(--positive)}.link-negative{stroke:var(--negative)}\n"
 }
 
 /// The class of a value's colour; text on it has the class with `-text`.
@@ -247,6 +252,48 @@ fn map(map: &Map) -> Drawing {
         }
     }
     ([frame, dots, names].concat(), MAP) // names lie above dots
+}
+
+/// Rows of nodes, the first at the bottom, and curves between them, as wide as their weights.
+fn graph(graph: &Graph, room: f64) -> Drawing {
+    const SIZE: [f64; 2] = [104.0, 40.0]; // of a node
+    const STEP: f64 = 84.0; // from row to row
+    let most = graph.rows.iter().map(Vec::len).max().unwrap_or(0) as f64;
+    let width = f64::max(room.min(WIDE), most * (SIZE[0] + 6.0));
+    let place = |[row, at]: [usize; 2]| {
+        let x = width * (at as f64 + 0.5) / graph.rows[row].len() as f64;
+        [x, (graph.rows.len() - 1 - row) as f64 * STEP]
+    };
+    let largest = graph.links.iter().map(|(_, _, weight)| weight.abs()).fold(f64::MIN_POSITIVE, f64::max);
+    let mut svg = String::new();
+    for (from, to, weight) in &graph.links {
+        let ([x, y], [to_x, to_y]) = (place(*from), place(*to));
+        let to_y = to_y + SIZE[1];
+        let middle = f64::midpoint(y, to_y);
+        let class = if *weight < 0.0 { "link-negative" } else { "link-positive" };
+        svg += &format!(
+            "<path class=\"link {class}\" data-from=\"{}-{}\" data-to=\"{}-{}\" stroke-width=\"{:.1}\" d=\"M{x:.1} {y:.1}C{x:.1} \
+             {middle:.1} {to_x:.1} {middle:.1} {to_x:.1} {to_y:.1}\"/>\n",
+            from[0],
+            from[1],
+            to[0],
+            to[1],
+            1.0 + 7.0 * weight.abs() / largest
+        );
+    }
+    for (row, nodes) in graph.rows.iter().enumerate() {
+        for (at, GraphNode { name, note, about }) in nodes.iter().enumerate() {
+            let [x, y] = place([row, at]);
+            svg += &format!(
+                "<g data-node=\"{row}-{at}\">{}{}{}{}</g>\n",
+                title(about),
+                rect("frame node", [x - SIZE[0] / 2.0, y], SIZE),
+                text("i", [x, y + 17.0], Anchor::Middle, name),
+                svg::text("m", [x, y + 33.0], Some(self::SIZE - 2.0), Anchor::Middle, note)
+            );
+        }
+    }
+    (svg, [width, graph.rows.len() as f64 * STEP - STEP + SIZE[1]])
 }
 
 /// One chart, or several in rows below one legend, each below its title.

@@ -27,6 +27,10 @@ pub fn sheet_text(sheet: &Sheet, (palette, n_columns): (Palette, usize)) -> Stri
             Content::Bars(it) => bars(it, palette, n_columns),
             Content::Pieces(it) => pieces(it, palette, n_columns),
             Content::Map(it) => map(it, n_columns),
+            Content::Graph(it) => {
+                let nodes = it.rows.iter().skip(1).flatten(); // the tokens are named where they are read
+                folded(&nodes.map(|node| node.about.clone() + "\n").collect::<String>(), n_columns)
+            }
             Content::Charts(it) => {
                 let series = it.iter().flat_map(|chart| &chart.series);
                 let curves: Vec<_> = series.map(|series| (&*series.name, &*series.points)).collect();
