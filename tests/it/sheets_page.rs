@@ -134,7 +134,7 @@ fn heads_steps_and_embeddings_show_numbers_of_json() {
         let weight = format!(" Its largest weight, {:.2}: ", number(&snippet["weight"]));
         assert!(about[3].as_str().expect("a text").contains(&weight), "{about:?}");
         // Nothing moves under the pointer.
-        let top = "document.querySelector('.cells').getBoundingClientRect().top";
+        let top = "scrollY + document.querySelector('.cells').getBoundingClientRect().top";
         let before = browser.evaluate(top);
         browser.point("figure:first-of-type .cells [role=cell]");
         assert_eq!(browser.evaluate(top), before);
