@@ -202,6 +202,12 @@ impl Session {
             _ => specs.iter().map(open_device).collect::<Result<_, _>>()?,
         };
         let (device, others) = devices.split_first().expect("a run has at least one device");
+        if !device.backend.is_cpu() {
+            note(format!(
+                "{} compiles kernels and tries them out before the first step: that may take minutes",
+                device.name
+            ));
+        }
         if !force && config.finetune.base.is_none() {
             plan::check_training(&config, device)?;
             if start != Start::Resume {
