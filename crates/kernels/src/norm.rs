@@ -1,13 +1,14 @@
 //! Layer norm and RMS norm.
 
+use burn::backend::DispatchTensor;
 use burn::backend::flex::FlexTensor;
-use burn::tensor::{Tensor, module};
+use burn::tensor::Tensor;
 
-use crate::Operations;
 use crate::elementary::{LANES, add_to, sum, sum_in_lanes};
 use crate::flex::{self, in_f32, tensor, values, values_mut};
+use crate::linear::rows;
 use crate::memory::bytes;
-use crate::op::{FlexOperation, Wanted, apply_on_flex};
+use crate::op::{FlexOperation, Operation, Wanted, apply, apply_on_flex};
 use crate::tasks::{CHUNK, each};
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
@@ -20,7 +21,7 @@ pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<
     if flex::is_for(&x) {
         return fused_norm(x, weight, bias, Norm { centred: true, epsilon: in_f32(epsilon) });
     }
-    module::layer_norm(x, weight, bias, epsilon)
+    composed_norm(x, weight, bias, ComposedNorm { centred: true, epsilon })
 }
 
 /// `x / sqrt(mean(x^2) + epsilon) * weight`, over the last dimension.
@@ -33,18 +34,85 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -
     if flex::is_for(&x) {
         return fused_norm(x, weight, None, Norm { centred: false, epsilon: in_f32(epsilon) });
     }
-    composed_rms_norm(x, weight, epsilon)
+    composed_norm(x, weight, None, ComposedNorm { centred: false, epsilon })
 }
 
 /// The bytes that [`layer_norm`] and [`rms_norm`] of `[B, T, C]` save in training: the output; the input, or when
-/// composed both factors.
-pub fn saved_bytes(operations: Operations, shape: [usize; 3]) -> f64 {
-    match operations {
-        Operations::Fused => 2.0 * bytes(shape),
-        Operations::Composed => 3.0 * bytes(shape),
+/// composed the normalized input.
+pub fn saved_bytes(shape: [usize; 3]) -> f64 {
+    2.0 * bytes(shape)
+}
+
+/// [`layer_norm`] or [`rms_norm`] of burn's operations on any backend, with the gradient of [`Norm::backward`]: fewer
+/// kernels than burn's autodiff makes of them.
+fn composed_norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    norm: ComposedNorm,
+) -> Tensor<D> {
+    let shape = x.dims();
+    let mut inputs = vec![rows(x).into_dispatch(), weight.into_dispatch()];
+    inputs.extend(bias.map(Tensor::into_dispatch));
+    Tensor::<2>::from_dispatch(apply(inputs, norm)).reshape(shape)
+}
+
+/// Inputs: x `[N, C]`, weight, and bias if there is one. Saves the normalized rows, their factors and the weight.
+#[derive(Clone, Copy, Debug)]
+struct ComposedNorm {
+    centred: bool,
+    epsilon: f64,
+}
+
+impl Operation for ComposedNorm {
+    fn forward(&self, inputs: Vec<DispatchTensor>, wanted: Wanted) -> (DispatchTensor, Vec<DispatchTensor>) {
+        let mut inputs = inputs.into_iter();
+        let mut next = || inputs.next();
+        let x = Tensor::<2>::from_dispatch(next().expect("x is the first input"));
+        let weight = Tensor::<1>::from_dispatch(next().expect("the weight is the second input"));
+        let bias = next().map(Tensor::<1>::from_dispatch);
+        let x = if self.centred { x.clone() - x.mean_dim(1) } else { x };
+        let scale = ((x.clone() * x.clone()).mean_dim(1) + self.epsilon).sqrt().recip(); // [N, 1]
+        let normalized = x * scale.clone();
+        let out = normalized.clone() * weight.clone().unsqueeze();
+        let has_bias = bias.is_some();
+        let out = match bias {
+            Some(bias) => out + bias.unsqueeze(),
+            None => out,
+        };
+        let mut saved = Vec::new();
+        if wanted.any() {
+            saved = vec![normalized.into_dispatch(), scale.into_dispatch(), weight.clone().into_dispatch()];
+            // The bias itself is not needed: only that there is one.
+            saved.extend(has_bias.then(|| weight.into_dispatch()));
+        }
+        (out.into_dispatch(), saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<DispatchTensor>,
+        gradient: DispatchTensor,
+        wanted: Wanted,
+    ) -> Vec<Option<DispatchTensor>> {
+        let has_bias = saved.len() > 3;
+        let [normalized, scale] = [0, 1].map(|i| Tensor::<2>::from_dispatch(saved[i].clone()));
+        let weight = Tensor::<1>::from_dispatch(saved[2].clone());
+        let (gradient, [c]) = (Tensor::<2>::from_dispatch(gradient), weight.dims());
+        let of_x = wanted.of(0).then(|| {
+            let h = gradient.clone() * weight.unsqueeze();
+            let delta = (h.clone() * normalized.clone()).mean_dim(1); // [N, 1]
+            let centred = if self.centred { h.clone() - h.mean_dim(1) } else { h };
+            ((centred - normalized.clone() * delta) * scale).into_dispatch()
+        });
+        let column_sums = |x: Tensor<2>| x.sum_dim(0).reshape([c]).into_dispatch();
+        let of_weight = wanted.of(1).then(|| column_sums(gradient.clone() * normalized));
+        let of_bias = has_bias.then(|| wanted.of(2).then(|| column_sums(gradient)));
+        [of_x, of_weight].into_iter().chain(of_bias).collect()
     }
 }
 
+#[cfg(test)]
 pub(crate) fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     let mean_square = (x.clone() * x.clone()).mean_dim(D - 1); // [.., 1]
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
@@ -179,8 +247,32 @@ impl FlexOperation for Norm {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::module;
+
     use super::*;
-    use crate::testing::{assert_close, constant, scalars};
+    use crate::testing::{assert_close, assert_within, constant, output_and_gradients, scalars};
+
+    #[test]
+    fn composed_norms_equal_burns_operations() {
+        type ByBurn = fn(Tensor<3>, Tensor<1>, Option<Tensor<1>>) -> Tensor<3>;
+        let layer: ByBurn = |x, weight, bias| module::layer_norm(x, weight, bias, 1e-5);
+        let rms: ByBurn = |x, weight, _| composed_rms_norm(x, weight, 1e-5);
+        for (shape, centred, has_bias, by_burn) in [
+            ([1, 1, 8], true, false, layer),
+            ([2, 3, 5], true, true, layer),
+            ([2, 7, 33], false, false, rms),
+            ([3, 1, 4], false, false, rms),
+        ] {
+            let run = |norm: &dyn Fn(Tensor<3>, Tensor<1>, Option<Tensor<1>>) -> Tensor<3>| {
+                output_and_gradients(|leaves| {
+                    let (x, weight) = (leaves.next(shape), leaves.next([shape[2]]));
+                    norm(x, weight, has_bias.then(|| leaves.next([shape[2]])))
+                })
+            };
+            let got = run(&|x, weight, bias| composed_norm(x, weight, bias, ComposedNorm { centred, epsilon: 1e-5 }));
+            assert_within(&got, &run(&by_burn), 1e-5, &format!("{shape:?}, centred {centred}"));
+        }
+    }
 
     #[test]
     fn norms_keep_huge_inputs_finite_and_nan() {

@@ -128,7 +128,7 @@ impl Block {
         let dropout = if has_dropout { kernels::dropout::training_memory(stream) } else { TrainingMemory::default() };
         // Blocks share the embedding.
         let skip = if config.embedding_skip { kernels::mix::saved_bytes(stream, None) } else { 0.0 };
-        let norm = kernels::norm::saved_bytes(operations, stream);
+        let norm = kernels::norm::saved_bytes(stream);
         // Without a norm, a layer reads the residual stream, which is saved all the same.
         let attention_norm = if config.pre_norm { norm } else { n_bytes };
         let shares_input = config.parallel_residual && operations == Operations::Fused;

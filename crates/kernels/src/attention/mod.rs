@@ -112,10 +112,10 @@ pub fn training_memory(operations: Operations, shape: AttentionShape) -> Trainin
     let saved = match operations {
         // The output, and the log-sum-exp of each row of the weights.
         Operations::Fused => q + lse,
-        // Queries, keys and values, which norms save twice more, the output by head and concatenated, and the maximum
+        // Queries, keys and values, which norms save once more, the output by head and concatenated, and the maximum
         // and the sum of each row of the weights.
         Operations::Composed => {
-            let norms = if qk_norm { 2.0 * (q + kv) } else { 0.0 };
+            let norms = if qk_norm { q + kv } else { 0.0 };
             3.0 * q + 2.0 * kv + 2.0 * lse + norms
         }
     };

@@ -149,10 +149,7 @@ impl MultiHeadAttentionConfig {
         let norms_all = self.qk_norm.is_some() && self.qk_norm_across_heads;
         // The norms over all heads, and the projection with their outputs in it.
         let across_heads = match norms_all {
-            true => {
-                kernels::norm::saved_bytes(operations, of_width(q + k))
-                    + kernels::norm::saved_bytes(operations, qkv) / 2.0
-            }
+            true => kernels::norm::saved_bytes(of_width(q + k)) + kernels::norm::saved_bytes(qkv) / 2.0,
             false => 0.0,
         };
         let qk_norm = self.qk_norm.is_some() && !norms_all;

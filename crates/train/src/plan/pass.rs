@@ -56,7 +56,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
     let output_matrix = F32 * d_model as f64 * vocab_size as f64; // [C, V]
     let mask = if config.dropout > 0.0 { dropout::training_memory(stream).saved } else { 0.0 };
     // Fused, its output is not saved, but the loss computes its gradient.
-    let last_norm = norm::saved_bytes(operations, stream);
+    let last_norm = norm::saved_bytes(stream);
     let is_capped = config.logit_softcap.is_some();
     let loss = loss::training_memory(operations, [batch_size * context_length, d_model, vocab_size], is_capped);
     let parameters = parameters(config, vocab_size).block;
