@@ -59,8 +59,9 @@ fn one_product(tokens: Tensor<2, Int>, weight: Tensor<2>) -> Tensor<3> {
     Tensor::from_dispatch(apply(vec![weight.into_dispatch()], OneProduct { tokens: tokens.inner(), vocab_size }))
 }
 
-/// The most zeros and ones in [`OneProduct`]. They are as many as the logits, which are freed before.
-const MOST_ONES: usize = 1 << 26;
+/// The most zeros and ones in [`OneProduct`]: 128 MiB, the largest buffer that every WebGPU device can bind. They are as
+/// many as the logits, which are freed before.
+const MOST_ONES: usize = 1 << 25;
 
 /// The embedding of each token, whose gradient is a product with a matrix of ones, where a token is that of the row, and
 /// zeros. Input: the token embeddings `[V, C]`.
