@@ -12,6 +12,9 @@ use crate::fixtures::{Folder, files, set};
 /// A command with arguments, and flags.
 type Row = (&'static str, &'static str, &'static [&'static [&'static str]]);
 
+/// A flag, and what it shows, prints or leaves.
+type Shown = (&'static str, &'static str);
+
 /// Flags of commands that generate.
 const SAMPLING: &[&str] = &[
     "--temperature 0",
@@ -164,7 +167,7 @@ static INSPECTED: [Row; 18] = [
 ];
 
 /// Commands whose output is another each time, with flags, each with what it shows, prints or leaves.
-static SHOWN: [(&str, &str, &[(&str, &str)]); 14] = [
+static SHOWN: [(&str, &str, &[Shown]); 14] = [
     (
         "plan",
         "tiny.toml --no-measure",
@@ -232,7 +235,7 @@ const SAME: [&str; 8] =
     ["--device", "--speculate", "--force", "--tui", "--overwrite", "--resume", "--help", "--version"];
 
 /// Flags of the server, each with what it shows, prints or responds then; nothing: something else than without.
-pub static SERVED: [(&str, &str); 11] = [
+pub static SERVED: [Shown; 11] = [
     ("--host 0.0.0.0", "--no-auth"),
     ("--host 0.0.0.0 --no-auth", "everybody who can reach"),
     ("--adapter runs/tuned", "base+tuned"),
