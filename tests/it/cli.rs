@@ -1,11 +1,12 @@
 //! The program as a user meets it: the real binary, in its own folder.
 
 use std::io::Read;
+use std::process::Stdio;
 
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::fixtures::{Folder, Ran, Started, assert_transcript, fs, set, text};
+use crate::fixtures::{Folder, Ran, assert_transcript, fs, set, text};
 
 /// The settings of a run long enough to be interrupted.
 const LONG: [&str; 3] = ["train.max_steps=3000", "train.eval_interval=0", "train.checkpoint_interval=0"];
@@ -535,11 +536,12 @@ fn closed_pipes_end_generation_but_not_training() {
     assert_eq!((writing.child.wait().expect("the process has ended").code(), said.as_str()), (Some(0), ""));
 
     // Training goes on even if its messages cannot be written.
-    let mut training = folder.start(&["train", "tiny.toml", "--json", "--run-dir", "unwatched"]);
-    training.wait_for("training");
-    let Started { mut child, stderr } = training;
-    drop((stderr, child.stdout.take()));
-    assert_eq!(child.wait().expect("the process has ended").code(), Some(0));
+    let mut command = folder.command(&["train", "tiny.toml", "--json", "--run-dir", "unwatched"]);
+    let mut training = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut stderr = training.stderr.take().expect("the stream is piped");
+    stderr.read_exact(&mut start).expect("it says that it trains");
+    drop((stderr, training.stdout.take()));
+    assert_eq!(training.wait().expect("the process has ended").code(), Some(0));
     assert!(folder.read("unwatched/train.log").contains("done: 40 steps"));
 }
 
