@@ -293,7 +293,7 @@ fn ablation_and_patching_are_maps_of_parts() {
         let last = list(&patched["residual"][2]);
         assert_eq!(cells.len(), PROMPT.len() - 4, "from the first token that differs");
         assert_eq!(cells.last(), Some(&json!(format!("{:.1} %", 100.0 * number(&last[10])))));
-        let legend = browser.texts("figure:first-of-type .cells > text");
+        let legend = browser.texts("figure:first-of-type .cells .scale text");
         assert!(legend.len() == 5 && legend.iter().all(|label| label.ends_with(" %")), "one unit: {legend:?}");
         assert_eq!(browser.texts("h1"), ["What another text changes"]);
     });

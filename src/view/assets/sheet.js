@@ -188,8 +188,9 @@ function search(points, show) {
   return field;
 }
 
-/** Keeps the names of rows in view while a wide grid scrolls. */
+/** Keeps the names of rows and the scale in view while a wide grid scrolls. */
 function holdNames(scrolls) {
+  const scale = scrolls.querySelector(".cells > .scale");
   const names = [...scrolls.querySelectorAll(".cells [role=rowheader]")];
   let held = null;
   scrolls.addEventListener("scroll", () => {
@@ -198,13 +199,13 @@ function holdNames(scrolls) {
         held = page.svg("g", { "aria-hidden": "true" }, ...names.map((name) => page.set(name.cloneNode(true), { role: null })));
         names[0].parentNode.parentNode.append(held); // above the cells
       }
-      page.set(held, { transform: `translate(${scrolls.scrollLeft} 0)` });
+      [held, scale].forEach((node) => page.set(node, { transform: `translate(${scrolls.scrollLeft} 0)` }));
     }
   });
 }
 
 page.view("sheet", (section) => {
-  section.querySelectorAll("[data-walk]").forEach(walk);
   section.querySelectorAll(".scrolls").forEach(holdNames);
+  section.querySelectorAll("[data-walk]").forEach(walk);
   section.querySelector(".lead").after(page.actions(section, () => section));
 });

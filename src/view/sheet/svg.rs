@@ -132,7 +132,7 @@ pub(crate) fn below_legend(scale: ColorScale, room: f64, (body, [width_below, he
         right = f64::max(right, x);
     }
     let top = y + 24.0;
-    svg += &format!("<g transform=\"translate(0 {top})\">\n{body}</g>\n");
+    svg = format!("<g class=\"scale\">\n{svg}</g>\n<g transform=\"translate(0 {top})\">\n{body}</g>\n");
     (svg, [right, top + height])
 }
 
