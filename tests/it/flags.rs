@@ -105,7 +105,17 @@ static FILES: [Row; 21] = [
     ),
     ("data preview", "runs/base --data alpaca.jsonl", &[&["--map input=source"]]),
     ("data preview", "runs/base --data recs", &[SELECTED]),
-    ("data preview", "runs/tuned", &[&["--data alpaca.jsonl"]]),
+    (
+        "data preview",
+        "runs/tuned",
+        &[&[
+            "--data alpaca.jsonl",
+            "--format json",
+            "--format svg",
+            "--format html --output new.html",
+            "--output new.txt",
+        ]],
+    ),
     ("cache clear", "--cache-dir other", &[&["--texts", "--json"]]),
     ("runs", "--json", &[&["--sort time"]]),
     ("metrics", "runs/plain", &[&["--csv", "--json", "--every 7", "--all"]]),
@@ -157,7 +167,7 @@ static INSPECTED: [Row; 18] = [
     (
         "inspect lens",
         "runs/base --prompt hen",
-        &[DRAWN, &["--prompt cat", "--token 0", "--top 2", "--answer x", "--against y", "--color always"]],
+        &[DRAWN, &["--prompt cat", "--token 0", "--top 2", "--answer x", "--against y", "--color always", "--graph"]],
     ),
     (
         "inspect lens",
