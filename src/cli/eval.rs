@@ -9,6 +9,7 @@ use serde_json::json;
 use super::args::{Mapped, Selected, Subject};
 use super::print::{print, print_json};
 use super::weights::Formats;
+use crate::config::Config;
 use crate::data::conversations::{self, SplitRecords};
 use crate::data::{self, BatchSource, DataError};
 use crate::generate::LanguageModel;
@@ -145,7 +146,15 @@ fn on_records(args: &Args, path: &Path, opened: &Trained) -> anyhow::Result<()> 
     if !args.mapped.map.is_empty() {
         config.finetune.map.clone_from(&args.mapped.map);
     }
-    let (examples, records) = conversations::open_records(path, usize::MAX, &config, &opened.tokenizer)?;
+    let open = |config: &Config| conversations::open_records(path, usize::MAX, config, &opened.tokenizer);
+    let (examples, records) = match open(&config) {
+        // The records of the run have other fields than these.
+        Err(DataError::Unmapped { .. }) if args.mapped.map.is_empty() => {
+            config.finetune.map.clear();
+            open(&config)?
+        }
+        found => found?,
+    };
     print_records(args, opened, &examples, [records.used, records.skipped])
 }
 

@@ -82,7 +82,7 @@ static MODELS: [Row; 15] = [
     ("eval", "runs/base --text some.txt --weights int8 --json", &[&["--activations int8"]]),
     ("eval", "runs/plain", &[&["--json"]]),
     ("eval", "runs/base --data alpaca.jsonl --json", &[&["--map input=source"]]),
-    ("eval", "runs/base --data recs --json", &[SELECTED]),
+    ("eval", "runs/base --data recs --json", &[SELECTED, &["--map prompt=question"]]),
 ];
 
 static FILES: [Row; 21] = [
@@ -101,7 +101,7 @@ static FILES: [Row; 21] = [
     (
         "data preview",
         "runs/base --data my.jsonl",
-        &[UNSELECTED, &["--n-shown 1", "--set finetune.max_tokens=20", "--json"]],
+        &[UNSELECTED, &["--n-shown 1", "--set finetune.max_tokens=20", "--json", "--map prompt=question"]],
     ),
     ("data preview", "runs/base --data alpaca.jsonl", &[&["--map input=source"]]),
     ("data preview", "runs/base --data recs", &[SELECTED]),

@@ -37,6 +37,11 @@ pub enum DataError {
         "`{path}` is neither a file nor a folder\n  hint: save the text to a file, or pipe it in with path = \"-\""
     )]
     NotAFile { path: PathBuf },
+    /// `name` is in quotes.
+    #[error(
+        "no record of `{path}` has the field {name}\n  hint: --map (finetune.map) names it; name one that the records have"
+    )]
+    Unmapped { path: PathBuf, name: String },
     #[error(
         "there are no files in the folder `{path}`\n  hint: every file in it and its subfolders counts as text, except \
          those whose names begin with a dot, and what data.include, data.exclude and data.skip_bad_files leave out"

@@ -198,7 +198,19 @@ impl Stored {
         sources.iter().try_for_each(|source| cache.check_apart(source))?;
         let renderer =
             Renderer::new(tokenizer, finetune.train_on, generate, max_tokens).map_err(DataError::ChatTemplate)?;
-        let sha256 = each_record(sources, Purpose::Scan, on_progress, |_, _| Ok(Ok(())))?;
+        // Others may be written with escapes.
+        let theirs = finetune.map.iter().filter_map(|pair| pair.split_once('=')).filter(|(_, name)| name.is_ascii());
+        let mut unseen: Vec<String> = theirs.map(|(_, name)| serde_json::Value::from(name).to_string()).collect();
+        let sha256 = each_record(sources, Purpose::Scan, on_progress, |_, record| {
+            if !unseen.is_empty() {
+                let record = String::from_utf8_lossy(record);
+                unseen.retain(|name| !record.contains(name.as_str()));
+            }
+            Ok(Ok(()))
+        })?;
+        if let Some(name) = unseen.into_iter().next() {
+            return Err(DataError::Unmapped { path: sources[0].path.clone(), name });
+        }
         let mut key = Sha256::new(); // of everything that determines the tokens, and which of them count
         for part in [RULES, tokenizer.to_json().as_bytes(), tokenizer.config_json().unwrap_or_default().as_bytes()] {
             key.update(Sha256::digest(part));
