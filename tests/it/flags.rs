@@ -262,6 +262,14 @@ pub static SERVED: [Shown; 11] = [
 /// A folder with what the commands read.
 pub static PLACE: LazyLock<BTreeMap<PathBuf, Vec<u8>>> = LazyLock::new(|| {
     let folder = finetune::folder();
+    // Its text is here, too.
+    let config = folder.read("runs/base/config.toml");
+    let here = config.lines().map(|line| match line.split_once(" = ") {
+        Some(("path", _)) => "path = \"text.txt\"",
+        Some(("cache_dir", _)) => "cache_dir = \"cache\"",
+        _ => line,
+    });
+    folder.write("runs/base/config.toml", here.collect::<Vec<_>>().join("\n"));
     folder.train_as("runs/plain", &["train.max_steps=30", "train.log_interval=1"]);
     let tune = ["--set", "train.max_steps=4", "--set", "optimizer.learning_rate=0.1", "--no-comparison"];
     folder.succeed(&[&["finetune", "runs/base", "--data", "my.jsonl", "--run-dir", "runs/tuned"], &tune[..]].concat());
