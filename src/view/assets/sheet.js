@@ -199,7 +199,7 @@ function holdNames(scrolls) {
         held = page.svg("g", { "aria-hidden": "true" }, ...names.map((name) => page.set(name.cloneNode(true), { role: null })));
         names[0].parentNode.parentNode.append(held); // above the cells
       }
-      [held, scale].forEach((node) => page.set(node, { transform: `translate(${scrolls.scrollLeft} 0)` }));
+      [held, scale].filter((node) => node).forEach((node) => page.set(node, { transform: `translate(${scrolls.scrollLeft} 0)` }));
     }
   });
 }
