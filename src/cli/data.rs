@@ -49,8 +49,8 @@ struct Preview {
     /// Run, or config of a fine-tuning
     #[arg(value_name = "RUN|CONFIG")]
     of: PathBuf,
-    /// Records to fine-tune RUN on: a file of JSON Lines, a JSON list or CSV, or a folder of such files [default:
-    /// the data of the config or run]
+    /// Records to fine-tune RUN on: a file of JSON Lines, a JSON list, CSV or Parquet, or a folder of such files
+    /// [default: the data of the config or run]
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
     #[command(flatten)]

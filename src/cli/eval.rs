@@ -31,8 +31,8 @@ pub(super) struct Args {
     /// Text to measure: a file, a folder, or - for standard input [default: the run's text, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// Records to measure the answers of, as for `finetune`: a file of JSON Lines, a JSON list or CSV, or a folder of
-    /// such files [default: those of a fine-tuned run, otherwise a text, see --text]
+    /// Records to measure the answers of, as for `finetune`: a file of JSON Lines, a JSON list, CSV or Parquet, or a folder
+    /// of such files [default: those of a fine-tuned run, otherwise a text, see --text]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["split", "text", "weights", "activations"])]
     data: Option<PathBuf>,
     #[command(flatten)]

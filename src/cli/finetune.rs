@@ -33,8 +33,8 @@ Examples:
 pub(super) struct Args {
     /// Run to fine-tune (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     run: PathBuf,
-    /// Records: a file of JSON Lines, a JSON list or CSV, or a folder of such files. A record has messages, a prompt
-    /// and a completion, an instruction and an output, or a text
+    /// Records: a file of JSON Lines, a JSON list, CSV or Parquet, or a folder of such files. A record has messages, a
+    /// prompt and a completion, an instruction and an output, or a text
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
     #[command(flatten)]

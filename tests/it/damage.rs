@@ -407,6 +407,24 @@ fn damaged_records_are_read_or_refused() {
     ]);
 }
 
+#[test]
+fn damaged_parquet_files_are_read_or_refused() {
+    let folder = Folder::new();
+    let path = folder.path("records.parquet");
+    let text_field = "id".to_owned();
+    let source = DataConfig { path: path.clone(), text_field, record_limit_mib: 1.0, ..DataConfig::default() };
+    let kind = Kind {
+        path,
+        whole: vec![fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parquet/talk.parquet"))],
+        n_header: <[u8]>::len,
+        measure: |_, _| {},
+        n_cases: 400,
+        allowed: |n| SMALL + 4 * n + (16 << 20), // pages of four records, packed and not
+        read: || outcome(Preview::read(&source, 1 << 20, true)),
+    };
+    kind.bears_damage();
+}
+
 /// A run of ten steps, and the same run stopped after eight, with everything logged.
 struct Stopped {
     place: Place,

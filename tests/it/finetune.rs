@@ -1,5 +1,6 @@
 //! Fine-tuning: adapters and all weights, exact resuming, what a checkpoint holds, and the commands.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 #[cfg(unix)]
 use std::{
@@ -889,6 +890,16 @@ fn published_forms_are_read_and_what_is_left_out_is_said() {
     assert!(folder.succeed(&config).contains("prompt=ask"), "the config has the names");
     let refused = folder.misuse(&["eval", "runs/base", "--map", "prompt=ask"]);
     assert!(refused.contains("--data"), "{refused}");
+    // Of Parquet, too; a column that says nothing may have any type.
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parquet");
+    for name in ["talk.jsonl", "talk.parquet"] {
+        fs::copy(fixtures.join(name), folder.path(name));
+    }
+    let (found, _) = preview("talk.parquet", &["--set", "finetune.ignored_fields=[\"n\"]"]);
+    assert_eq!(found, preview("talk.jsonl", &[]).0);
+    let refused = folder.fail(&["data", "preview", "runs/base", "--data", "talk.parquet"]);
+    let expected = "row 1 of `talk.parquet` has fields that are not used beside the others: \"n\"";
+    assert!(refused.contains(expected), "{refused}");
     folder.write("twice.jsonl", "{\"prompt\": \"a\", \"completion\": \"b<|endoftext|>\"}\n".repeat(3));
     let ran = folder.run(&["data", "preview", "runs/base", "--data", "twice.jsonl"]);
     assert!(ran.stderr.contains("the texts of 3 records hold tokens such as \"<|endoftext|>\""), "{}", ran.stderr);

@@ -12,17 +12,19 @@ const MAX_WEIGHT: f64 = 1e15;
 tinderbox_model::sections! {
     /// `[data]`: the training text.
     pub struct DataConfig {
-        /// A file of UTF-8 text or of JSON Lines, packed with gzip or not, a folder of them, or `-` for standard input;
-        /// relative to the working directory. Required, the only key without a default, unless there are `sources`.
+        /// A file of UTF-8 text, of JSON Lines (packed with gzip or not) or of Parquet, a folder of them, or `-` for
+        /// standard input; relative to the working directory. Required, the only key without a default, unless there are
+        /// `sources`.
         #[serde(skip_serializing_if = "is_empty")]
         pub path: PathBuf = PathBuf::new(),
-        /// How files are read: `text`, `jsonl` (JSON Lines: one object a line) or `auto` (`.jsonl` and `.ndjson` are
-        /// JSON Lines, everything else is text).
+        /// How files are read: `text`, `jsonl` (JSON Lines: one object a line; or the rows of a Parquet file) or `auto`
+        /// (`.jsonl` and `.ndjson` are JSON Lines, `.parquet` is Parquet, everything else is text).
         pub format: TextFormat = TextFormat::default(),
-        /// The field that holds the text of a JSON Lines record.
+        /// The field that holds the text of a record of JSON Lines or Parquet.
         pub text_field: String = "text".to_owned(),
-        /// The longest line of a JSON Lines file, unpacked, in MiB: a small packed file can hold a line that exceeds
-        /// the memory. Reading a line takes up to three times its size. Above 0.
+        /// The longest line of a JSON Lines file or row of a Parquet file, unpacked, in MiB: a small packed file can hold
+        /// one that exceeds the memory. Reading one takes up to three times its size; the pages of a Parquet file may
+        /// take four times as much. Above 0.
         pub record_limit_mib: f64 = 64.0,
         /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
         /// text file is one document.
@@ -63,7 +65,7 @@ tinderbox_model::sections! {
         /// How often training windows are drawn from this text relative to the others, regardless of its length. Above
         /// 0, at most 1e15.
         pub weight: f64 = 1.0,
-        /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
+        /// The field that holds the text of a record. Default `data.text_field`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub text_field: Option<String> = None,
     }
@@ -73,12 +75,12 @@ tinderbox_model::sections! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextFormat {
-    /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, everything else is plain text.
+    /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, `.parquet` is Parquet, everything else is plain text.
     #[default]
     Auto,
     /// Plain text, regardless of the file name.
     Text,
-    /// JSON Lines, regardless of the file name: one object per line.
+    /// JSON Lines, one object per line, or Parquet, regardless of the file name.
     Jsonl,
 }
 

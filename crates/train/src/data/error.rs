@@ -75,8 +75,8 @@ pub enum DataError {
     #[error(
         "`{path}` is not text, but {what}\n  hint: {}; {LEAVE_OUT}",
         match *what {
-            PARQUET => "pandas.read_parquet(FILE).to_json(\"my.jsonl\", orient=\"records\", lines=True) in Python writes it as \
-                        JSON Lines",
+            PARQUET => "format = \"jsonl\" under [data] reads the field data.text_field of its rows, as does a name that ends in \
+                        .parquet; packed with gzip, it must be unpacked",
             _ => "save it as plain text (UTF-8), or pack it with gzip",
         }
     )]
@@ -96,6 +96,8 @@ pub enum DataError {
     /// A record cannot be used; its place is a line or a number, counted from 1.
     #[error("{place} of `{path}` {problem}")]
     Record { path: PathBuf, place: String, problem: String },
+    #[error("the Parquet file `{path}` {problem}")]
+    Parquet { path: PathBuf, problem: String },
     #[error(
         "the first line of `{path}` cannot be read as CSV: {source}\n  hint: it names the fields; save the file as UTF-8"
     )]
@@ -177,6 +179,10 @@ impl DataError {
 
     pub(super) fn record(path: &Path, place: &str, number: u64, problem: String) -> Self {
         Self::Record { path: path.to_owned(), place: format!("{place} {number}"), problem }
+    }
+
+    pub(super) fn parquet(path: &Path, problem: String) -> Self {
+        Self::Parquet { path: path.to_owned(), problem }
     }
 
     pub(super) fn cache(path: &Path, source: io::Error) -> Self {

@@ -8,7 +8,8 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::DataError;
 use super::error::PARQUET;
-use super::record::{BYTE_ORDER_MARK, begins_with_list, text_of};
+use super::parquet::{self, Parquet};
+use super::record::{BYTE_ORDER_MARK, begins_with_list, text_of, too_long};
 
 /// The magic number of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -24,7 +25,7 @@ const NOT_TEXT: &[(&[u8], &str)] = &[
     (b"%PDF-", "a PDF document"),
     (b"{\\rtf", "an RTF document"),
     (b"\xd0\xcf\x11\xe0", "an old Office document"),
-    (b"PAR1", PARQUET),
+    (parquet::MAGIC, PARQUET),
     (b"SQLite format 3\0", "an SQLite database"),
     (b"\x28\xb5\x2f\xfd", "packed with zstd"),
     (b"\xfd7zXZ\0", "packed with xz"),
@@ -54,6 +55,8 @@ pub(super) struct OpenFile {
     line: Vec<u8>,
     line_number: u64,
     is_list: bool,
+    /// The rows of a Parquet file, which has no text.
+    rows: Option<Box<Parquet>>,
     /// The text of the current record, and the number of its bytes read so far.
     record: String,
     n_read: usize,
@@ -90,8 +93,12 @@ impl OpenFile {
             let (unpacked_head, unpacked) = peek(unpacked).map_err(gzip_error)?;
             (head, bytes) = (unpacked_head, Box::new(unpacked));
         }
-        let (mut offset, mut is_list) = (0, false);
-        if utf8 {
+        let (mut offset, mut is_list, mut rows) = (0, false, None);
+        let name_says_rows = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
+        if utf8 && !is_gzip && (name_says_rows || head.starts_with(parquet::MAGIC)) {
+            let opened = File::open(path).map_err(fail)?;
+            rows = Some(Box::new(Parquet::open(opened).map_err(|problem| DataError::parquet(shown, problem))?));
+        } else if utf8 {
             if let Some((_, what)) = NOT_TEXT.iter().find(|(magic, _)| head.starts_with(magic)) {
                 return Err(DataError::NotText { path: shown.to_owned(), what });
             }
@@ -103,11 +110,14 @@ impl OpenFile {
         }
         let (shown, partial, line) = (shown.to_owned(), Vec::new(), Vec::new());
         let (line_number, record, n_read) = (0, String::new(), 0);
-        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number, is_list, record, n_read })
+        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number, is_list, rows, record, n_read })
     }
 
     /// Appends about `n` bytes, at least 4, to `text`; returns whether there may be more.
     pub(super) fn read_text(&mut self, n: usize, text: &mut Vec<u8>) -> Result<bool, DataError> {
+        if self.holds_rows() {
+            return Err(DataError::NotText { path: self.shown.clone(), what: PARQUET });
+        }
         let start = text.len();
         text.append(&mut self.partial);
         let n_missing = n.max(4) - (text.len() - start);
@@ -139,7 +149,8 @@ impl OpenFile {
     ) -> Result<RecordPart, DataError> {
         if self.n_read == self.record.len() {
             (self.record, self.n_read) = (String::new(), 0); // freed before the next one is parsed
-            let Some(line) = self.next_record(max_bytes)? else { return Ok(RecordPart::None) };
+            let line = self.next_record(max_bytes, &|name| name == field)?;
+            let Some(line) = line else { return Ok(RecordPart::None) };
             let record = text_of(line, field);
             self.record = record.map_err(|problem| self.in_line(problem))?;
         }
@@ -149,10 +160,18 @@ impl OpenFile {
         Ok(if end == self.record.len() { RecordPart::End } else { RecordPart::Beginning })
     }
 
-    /// The next line that is not blank, or the next item if the file is one list, of at most `max_bytes`.
-    pub(super) fn next_record(&mut self, max_bytes: usize) -> Result<Option<&[u8]>, DataError> {
+    /// The next line that is not blank, the next item if the file is one list, or the next row of a Parquet file, of at
+    /// most `max_bytes`. Of a row, only the fields that `wants` says.
+    pub(super) fn next_record(
+        &mut self,
+        max_bytes: usize,
+        wants: &dyn Fn(&str) -> bool,
+    ) -> Result<Option<&[u8]>, DataError> {
         if self.is_list {
             return self.next_item(max_bytes);
+        }
+        if self.holds_rows() {
+            return self.next_row(max_bytes, wants);
         }
         loop {
             self.line.clear();
@@ -165,6 +184,13 @@ impl OpenFile {
                 _ => return Ok(Some(&self.line)),
             }
         }
+    }
+
+    fn next_row(&mut self, max_bytes: usize, wants: &dyn Fn(&str) -> bool) -> Result<Option<&[u8]>, DataError> {
+        self.line_number += 1;
+        let Some(rows) = &mut self.rows else { return Ok(None) };
+        let row = rows.next(max_bytes, wants);
+        row.map_err(|problem| DataError::record(&self.shown, "row", self.line_number, problem))
     }
 
     /// The next item of the list that the file is.
@@ -216,13 +242,22 @@ impl OpenFile {
         }
     }
 
+    /// Whether it is a Parquet file.
+    pub(super) fn holds_rows(&self) -> bool {
+        self.rows.is_some()
+    }
+
     /// The bytes that follow, and the path that errors show.
     pub(super) fn into_bytes(self) -> (Box<dyn BufRead + Send>, PathBuf) {
         (self.bytes, self.shown)
     }
 
     pub(super) fn in_line(&self, problem: String) -> DataError {
-        let place = if self.is_list { "record" } else { "line" };
+        let place = match self.holds_rows() {
+            true => "row",
+            false if self.is_list => "record",
+            false => "line",
+        };
         DataError::record(&self.shown, place, self.line_number, problem)
     }
 
@@ -234,14 +269,6 @@ impl OpenFile {
             _ => DataError::Read { path, source },
         }
     }
-}
-
-pub(super) fn too_long(max_bytes: usize) -> String {
-    let mib = max_bytes as f64 / f64::from(1 << 20);
-    format!(
-        "is longer than {mib} MiB, the limit of a record\n  hint: data.record_limit_mib raises it; reading takes up to three \
-         times as much memory"
-    )
 }
 
 /// The first bytes of a reader, and a reader that still begins with them.

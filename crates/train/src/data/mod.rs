@@ -17,6 +17,7 @@ mod file;
 mod fixtures;
 mod format_check;
 mod gzip;
+mod parquet;
 mod pattern;
 mod reader;
 mod record;

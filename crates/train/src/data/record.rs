@@ -86,6 +86,15 @@ pub(super) fn not_json(error: &serde_json::Error, record: &[u8], hint: &str) -> 
     format!("is not JSON: {reason} at column {}\n  hint: {hint}", error.column())
 }
 
+/// The problem with a record of more than so many bytes.
+pub(super) fn too_long(max_bytes: usize) -> String {
+    let mib = max_bytes as f64 / f64::from(1 << 20);
+    format!(
+        "is longer than {mib} MiB, the limit of a record\n  hint: data.record_limit_mib raises it; reading takes up to three \
+         times as much memory"
+    )
+}
+
 /// Reads the text of a field, of the last one if it is repeated, and the names of the first few others.
 struct TextField<'a> {
     field: &'a str,

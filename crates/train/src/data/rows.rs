@@ -7,7 +7,8 @@ use csv::{ErrorKind, ReaderBuilder, StringRecord};
 use serde_json::{Map, Value};
 
 use super::DataError;
-use super::file::{OpenFile, too_long};
+use super::file::OpenFile;
+use super::record::too_long;
 use super::source::{TextFile, TextSource};
 
 pub(super) enum Rows {
@@ -31,12 +32,13 @@ impl Rows {
         let name = file.path.to_string_lossy().to_ascii_lowercase();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
         let extension = name.rsplit('.').next().filter(|_| !file.is_jsonl);
-        let delimiter = match extension {
+        let open = source.open(file, true)?;
+        let delimiter = match extension.filter(|_| !open.holds_rows()) {
             Some("csv") => b',',
             Some("tsv") => b'\t',
-            _ => return Ok(Self::Json(source.open(file, true)?)),
+            _ => return Ok(Self::Json(open)),
         };
-        let (bytes, shown) = source.open(file, true)?.into_bytes();
+        let (bytes, shown) = open.into_bytes();
         let bytes = Bounded { bytes, left: source.max_record_bytes };
         let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(bytes);
         let names = match reader.headers() {
@@ -46,10 +48,10 @@ impl Rows {
         Ok(Self::Csv(Box::new(Csv { reader, names, shown, n_rows: 0, json: Vec::new() })))
     }
 
-    /// The next record, of at most `max_bytes`.
-    pub(super) fn next(&mut self, max_bytes: usize) -> Result<Option<&[u8]>, DataError> {
+    /// The next record, of at most `max_bytes`. Of a Parquet file, only the fields that `wants` says.
+    pub(super) fn next(&mut self, max_bytes: usize, wants: &dyn Fn(&str) -> bool) -> Result<Option<&[u8]>, DataError> {
         match self {
-            Self::Json(file) => file.next_record(max_bytes),
+            Self::Json(file) => file.next_record(max_bytes, wants),
             Self::Csv(table) => table.next_row(max_bytes),
         }
     }
@@ -128,7 +130,7 @@ mod tests {
         let source = TextSource::find(&config).map_err(|error| error.to_string())?;
         let mut rows = Rows::open(&source, &source.files[0]).map_err(|error| error.to_string())?;
         let mut all = Vec::new();
-        while let Some(row) = rows.next(max_bytes).map_err(|error| error.to_string())? {
+        while let Some(row) = rows.next(max_bytes, &|name| name != "other").map_err(|error| error.to_string())? {
             all.push(String::from_utf8_lossy(row).trim().to_owned());
         }
         Ok(all)
@@ -158,7 +160,9 @@ mod tests {
             ("a.csv", "a,b\n1,2\n1,2,3\n", "row 2 of"),
             ("a.csv", "a,a\n1,2\n", "has two fields of one name"),
             ("a.csv", &*format!("a,b\n1,2\n1,\"{}\"\n", "a".repeat(2 * READ_AHEAD)), "row 2 of"),
-            ("a.parquet", "PAR1 and not more", "is not text, but a Parquet file"),
+            ("a.parquet", "PAR1 and not more", "is damaged, or was cut off: it does not end as it should"),
+            ("a.parquet", "{}", "is damaged, or was cut off: it does not end as it should"),
+            ("a.csv", "PAR1 and not more", "is damaged"),
         ] {
             let error = rows(name, content.as_bytes(), 32).expect_err(content);
             assert!(error.contains(expected) && error.contains("\n  hint: "), "{error}");

@@ -40,7 +40,7 @@ pub(super) struct TextSource {
 #[derive(Debug)]
 pub(super) struct TextFile {
     pub path: PathBuf,
-    /// Whether each line is a record, rather than the text itself.
+    /// Whether each line or row is a record, rather than the text itself.
     pub is_jsonl: bool,
 }
 
@@ -146,18 +146,23 @@ fn is_text(path: &Path) -> Result<bool, DataError> {
     let read = || -> Result<bool, DataError> {
         let mut file = OpenFile::open(path, path, true)?;
         let mut text = Vec::new();
+        if file.holds_rows() {
+            return Ok(true); // of text
+        }
         while file.read_text(BUFFER_BYTES, &mut text)? && !text.contains(&0) {
             text.clear();
         }
         Ok(!text.contains(&0))
     };
     match read() {
-        Err(DataError::NotText { .. } | DataError::NotUtf8 { .. } | DataError::Gzip { .. }) => Ok(false),
+        Err(
+            DataError::NotText { .. } | DataError::NotUtf8 { .. } | DataError::Gzip { .. } | DataError::Parquet { .. },
+        ) => Ok(false),
         other => other,
     }
 }
 
-/// Whether each line of a file is a record.
+/// Whether each line or row of a file is a record.
 pub fn is_jsonl(format: TextFormat, path: &Path) -> bool {
     match format {
         TextFormat::Text => false,
@@ -166,7 +171,7 @@ pub fn is_jsonl(format: TextFormat, path: &Path) -> bool {
             let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
             let name = name.strip_suffix(".gz").unwrap_or(&name);
             let extension = Path::new(name).extension();
-            extension.is_some_and(|extension| extension == "jsonl" || extension == "ndjson")
+            extension.is_some_and(|extension| ["jsonl", "ndjson", "parquet"].iter().any(|known| extension == *known))
         }
     }
 }

@@ -22,6 +22,12 @@ impl<'a> Fields<'a> {
         Self { map, ignored: &config.ignored_fields, template }
     }
 
+    /// Whether a column of this name is read.
+    pub(super) fn reads(&self, name: &str) -> bool {
+        !self.ignored.iter().any(|ignored| ignored == name)
+            && (self.map.iter().any(|(_, sent)| *sent == name) || !means_nothing(name))
+    }
+
     /// Whether a field of this name says nothing that a model could learn from it.
     pub(super) fn is_neutral(&self, name: &str) -> bool {
         self.ignored.iter().any(|ignored| ignored == name) || means_nothing(name)

@@ -28,7 +28,7 @@ use super::rows::Rows;
 use super::source::TextSource;
 use super::texts::shown;
 use super::{DataError, OnProgress, Purpose, Reading, Tokens};
-use crate::config::{Config, DataConfig, ModelConfig, SyncKind};
+use crate::config::{Config, DataConfig, FinetuneConfig, ModelConfig, SyncKind};
 use tinderbox_model::tokenizer::Tokenizer;
 
 /// A record as tokens.
@@ -201,7 +201,7 @@ impl Stored {
         // Others may be written with escapes.
         let theirs = finetune.map.iter().filter_map(|pair| pair.split_once('=')).filter(|(_, name)| name.is_ascii());
         let mut unseen: Vec<String> = theirs.map(|(_, name)| serde_json::Value::from(name).to_string()).collect();
-        let sha256 = each_record(sources, Purpose::Scan, on_progress, |_, record| {
+        let sha256 = each_record(sources, finetune, Purpose::Scan, on_progress, |_, record| {
             if !unseen.is_empty() {
                 let record = String::from_utf8_lossy(record);
                 unseen.retain(|name| !record.contains(name.as_str()));
@@ -230,7 +230,7 @@ impl Stored {
             let read = |source: &TextSource, record: &[u8]| {
                 reading.read(&Fields::new(finetune, &source.text_field, template), record)
             };
-            if each_record(sources, Purpose::Encode, on_progress, read)? != sha256 {
+            if each_record(sources, finetune, Purpose::Encode, on_progress, read)? != sha256 {
                 return Err(DataError::Changed { path: path.clone() });
             }
             reading.store.finish(&reading.records)?;
@@ -256,6 +256,7 @@ impl Stored {
 /// about it.
 fn each_record(
     sources: &[TextSource],
+    finetune: &FinetuneConfig,
     purpose: Purpose,
     on_progress: OnProgress<'_>,
     mut take: impl FnMut(&TextSource, &[u8]) -> Result<Result<(), String>, DataError>,
@@ -263,9 +264,10 @@ fn each_record(
     let mut hash = Sha256::new();
     for source in sources {
         let mut reading = Reading { path: &source.path, purpose, bytes: 0, of: None };
+        let fields = Fields::new(finetune, &source.text_field, None);
         for file in &source.files {
             let mut rows = Rows::open(source, file)?;
-            while let Some(record) = rows.next(source.max_record_bytes)? {
+            while let Some(record) = rows.next(source.max_record_bytes, &|name| fields.reads(name))? {
                 hash.update(record);
                 reading.bytes += record.len() as u64;
                 report(on_progress, &reading)?;
