@@ -1,5 +1,5 @@
 /** The page around the views: finds the view of an address, and links the views and runs. */
-import { ask, problem } from "./api.js";
+import { ask, askText, problem } from "./api.js";
 import { chat } from "./chat.js";
 import { compare } from "./compare.js";
 import { look } from "./look.js";
@@ -46,6 +46,12 @@ function rail(all, { run, view }, hasChat, hasSweep) {
   document.querySelector("#rail").replaceChildren(...links);
 }
 
+async function sweep(node) {
+  const path = "/app/sweep";
+  await askText(path); // throws the error, if there is one
+  node.append(page.element("div", { class: "report" }, pageFrame("The sweep", path)));
+}
+
 async function start() {
   const here = place();
   const title = (name, about) => {
@@ -56,8 +62,7 @@ async function start() {
   if (here.run === null) {
     rail(all, here, false, hasSweep);
     title({ compare: "Compare", sweep: "Sweep" }[here.view] ?? "Tinderbox");
-    const show = { compare, sweep: (node) => node.append(page.element("div", { class: "report" }, pageFrame("The sweep", "/app/sweep"))) }[here.view] ?? runs;
-    return show(main, all);
+    return ({ compare, sweep }[here.view] ?? runs)(main, all);
   }
   const found = all.find(({ name }) => name === here.run);
   const view = OF_RUN[here.view];
