@@ -119,23 +119,20 @@ impl Footer {
             let path = [path, &[name]].concat();
             let repetition = element.int(3).unwrap_or(0);
             let (def, rep) = (def + u32::from(repetition > 0), rep + u32::from(repetition == 2));
-            let node = match element.int(1) {
-                Some(physical) => {
-                    let form = form(physical, element);
-                    self.refused.extend(form.err().map(|kind| (path[0].to_owned(), path.join("."), kind)));
-                    self.leaves.push(Leaf { form: form.unwrap_or(Form::Text), max_def: def, max_rep: rep });
-                    Node::Leaf(self.leaves.len() - 1)
-                }
-                None => {
-                    let mut inner = self.read_fields(element, elements, def, rep, &path)?;
-                    match annotations(element) {
-                        (Some(3), _) | (_, Some(3)) if inner.len() == 1 => list(inner.remove(0)),
-                        (Some(1 | 2), _) | (_, Some(2)) => {
-                            self.refused.push((path[0].to_owned(), path.join("."), "map"));
-                            Node::Struct(inner)
-                        }
-                        _ => Node::Struct(inner),
+            let node = if let Some(physical) = element.int(1) {
+                let form = form(physical, element);
+                self.refused.extend(form.err().map(|kind| (path[0].to_owned(), path.join("."), kind)));
+                self.leaves.push(Leaf { form: form.unwrap_or(Form::Text), max_def: def, max_rep: rep });
+                Node::Leaf(self.leaves.len() - 1)
+            } else {
+                let mut inner = self.read_fields(element, elements, def, rep, &path)?;
+                match annotations(element) {
+                    (Some(3), _) | (_, Some(3)) if inner.len() == 1 => list(inner.remove(0)),
+                    (Some(1 | 2), _) | (_, Some(2)) => {
+                        self.refused.push((path[0].to_owned(), path.join("."), "map"));
+                        Node::Struct(inner)
                     }
+                    _ => Node::Struct(inner),
                 }
             };
             fields.push((
