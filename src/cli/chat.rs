@@ -14,6 +14,7 @@ use serde_json::Map;
 
 use super::args::{Subject, program};
 use super::exit::{INTERRUPTED, on_signals};
+use super::next::template;
 use super::numbers::{count, number};
 use super::print::note;
 use super::sampling::{self, Sampling};
@@ -67,8 +68,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         bail!(
             "`{}` has no chat template, which turns a conversation into a prompt\n  hint: instruct models have one; \
              `{program} generate {run}` continues a text with any model, and `{program} finetune {run} --data FILE \
-             --template chatml` teaches it to answer",
-            args.subject.run.display()
+             --template {}` teaches it to answer",
+            args.subject.run.display(),
+            template(&args.subject.run)
         );
     };
     template.parse().context("the chat template cannot be used")?;

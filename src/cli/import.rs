@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::args::program;
-use super::next::{export, has_template, next, talk};
+use super::next::{export, has_template, next, talk, template};
 use super::print::note;
 use crate::format::{grouped, shell_word};
 use crate::interop::{self, Family, ForeignModel, Imported};
@@ -66,10 +66,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         note(format!("left out the token {token:?}: it fills batches in training, and the model has no row for it"));
     }
     let (program, run) = (program(), shell_word(&args.run_dir));
-    let is_chat = has_template(&args.run_dir);
+    let template = match has_template(&args.run_dir) {
+        true => String::new(),
+        false => format!(" --template {}", template(&args.run_dir)),
+    };
     next(&[
         talk(&args.run_dir).1,
-        format!("{program} finetune {run} --data FILE.jsonl{}", if is_chat { "" } else { " --template chatml" }),
+        format!("{program} finetune {run} --data FILE.jsonl{template}"),
         format!("{program} train CONFIG --from {run}"),
         format!("{program} eval {run} --text FILE"),
     ]);

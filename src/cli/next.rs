@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
+
 use super::args::program;
 use super::print::note;
+use crate::finetune::ChatFormat;
 use crate::format::shell_word;
 use crate::interop::{Family, gguf};
 use crate::run::{Checkpoint, Located, RunDir, locate};
@@ -40,6 +43,13 @@ pub(super) fn export(run: &Path) -> String {
 pub(super) fn has_template(run: &Path) -> bool {
     let tokenizer = RunDir::open(run).and_then(|run| run.tokenizer());
     tokenizer.ok().and_then(|tokenizer| ChatRenderer::of(&tokenizer)).is_some_and(|template| template.parse().is_ok())
+}
+
+/// The chat template that suits the tokenizer of a run without one.
+pub(super) fn template(run: &Path) -> String {
+    let tokenizer = RunDir::open(run).and_then(|run| run.tokenizer());
+    let format = tokenizer.map_or(ChatFormat::Chatml, |tokenizer| ChatFormat::suiting(&tokenizer));
+    format.to_possible_value().expect("no template is hidden").get_name().to_owned()
 }
 
 /// A prompt on one line that the run's tokenizer knows: its samples', or the start of any story.

@@ -52,6 +52,14 @@ impl ChatFormat {
         }
     }
 
+    /// The one whose tokens a tokenizer has, as base models of Gemma, Llama 3 and Qwen do; otherwise the commonest.
+    pub fn suiting(tokenizer: &Tokenizer) -> Self {
+        let known = tokenizer.added_tokens();
+        let is_known = |token: &&str| known.iter().any(|(_, it)| it == token);
+        let mut all = [Self::Chatml, Self::Llama3, Self::Gemma, Self::Zephyr].into_iter();
+        all.find(|format| format.parts().1.iter().all(is_known)).unwrap_or(Self::Chatml)
+    }
+
     /// The ids of its tokens, in ascending order.
     pub fn ids(self, tokenizer: &Tokenizer) -> Vec<u32> {
         let (_, tokens) = self.parts();
@@ -134,6 +142,19 @@ fn extended(tensor: LazyTensor, is_by_column: bool, new: std::ops::Range<usize>,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn template_suits_known_tokens() {
+        use ChatFormat::{Chatml, Gemma, Llama3, Zephyr};
+        let plain = Tokenizer::byte();
+        assert_eq!(ChatFormat::suiting(&plain), Chatml);
+        for format in [Chatml, Llama3, Gemma, Zephyr] {
+            let (_, tokens) = format.parts();
+            let with = |tokens: &[&str]| plain.with_chat_template("", tokens, tokens[0]).expect("tokens can be added");
+            assert_eq!(ChatFormat::suiting(&with(tokens)), format);
+            assert_eq!(ChatFormat::suiting(&with(&tokens[1..])), Chatml, "not all of them");
+        }
+    }
 
     #[test]
     fn new_tokens_get_mean_embedding() {
