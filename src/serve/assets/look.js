@@ -135,6 +135,19 @@ export function look(main, run, about) {
 
   const grid = page.element("div", { class: isMap ? "switches map" : "switches", role: "group", "aria-label": "Heads that are switched off" }, ...switches.flat());
   grid.style.setProperty("--n-heads", about.n_heads);
+  // Tab reaches one head, arrow keys the others.
+  const heads = switches.flat();
+  heads.forEach((node, at) => (node.tabIndex = at === 0 ? 0 : -1));
+  const [across, down] = isMap ? [about.n_heads, 1] : [1, about.n_heads];
+  grid.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -across, ArrowRight: across, ArrowUp: -down, ArrowDown: down }[event.key];
+    const to = heads[heads.indexOf(event.target) + by];
+    if (to) {
+      event.preventDefault();
+      [event.target.tabIndex, to.tabIndex] = [-1, 0];
+      to.focus();
+    }
+  });
   main.append(
     page.element("h2", {}, "Look"),
     checkpoint.node,

@@ -148,6 +148,11 @@ fn look_view_switches_heads_off_and_on() {
     let change = format!("{change:+.4}").replace('-', "−");
     assert_eq!(browser.texts(".change")[0].trim(), change);
     assert_eq!(browser.evaluate("new URLSearchParams(location.search).get('off')"), off);
+    // Tab reaches one head, arrow keys the others.
+    browser.evaluate("document.querySelector('.switches .head').focus()");
+    browser.press("ArrowRight");
+    assert_eq!(browser.evaluate("document.activeElement.dataset.head"), "0.1");
+    assert_eq!(browser.all(".switches .head[tabindex='0']", "it.dataset.head"), ["0.1"]);
     look_around(&mut browser, "look");
     browser.reload();
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one, other]).to_string())));
