@@ -151,7 +151,7 @@ static INSPECTED: [Row; 18] = [
     ),
     ("inspect explain", "runs/base --prompt-file one.txt", &[]),
     ("inspect embeddings", "runs/base --word e --prompt hen --prompt men", &[DRAWN, &["--context n", "--positions"]]),
-    ("inspect embeddings", "runs/base --word e --prompt-file one.txt --prompt-file one.txt", &[]),
+    ("inspect embeddings", "runs/base --word e --context n --prompt-file one.txt", &[]),
     ("inspect embeddings", "runs/base --word e --prompt hen --prompt men --format json", &[&["--positions"]]),
     ("inspect heads", "runs/base", &[DRAWN, UNSELECTED, &["--text some.txt", "--windows 2"]]),
     ("inspect heads", "runs/base --text texts", &[SELECTED]),
