@@ -133,7 +133,11 @@ function walk(svg) {
     });
   }
   if (svg.classList.contains("map")) {
-    output.before(search(rows[0], (column) => show({ row: 0, column })));
+    const find = (column) => {
+      show({ row: 0, column });
+      rows[0][column].scrollIntoView({ block: "nearest", inline: "center" });
+    };
+    output.before(search(rows[0], find));
   }
 }
 
