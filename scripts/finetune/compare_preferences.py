@@ -92,7 +92,7 @@ def main():
         worst = [max(a, b) for a, b in zip(worst, away(line, found))]
         print(f"step {line['step']}: loss {line['train_loss']:.6f} {found[0]:.6f}, gradient norm {line['gradient_norm']:.6f} {found[1]:.6f}")
     # The end of the log, of the pair that was held out; rewards are TRL's.
-    end = next(line for line in map(json.loads, open(run / "metrics.jsonl")) if "val_margin" in line)
+    *_, end = (line for line in map(json.loads, open(run / "metrics.jsonl")) if "val_margin" in line)
     held = [row for row in every if row not in kept]
     with torch.no_grad():
         chosen, rejected = (log_probabilities(model, ids[held], labels[held]) for ids, labels in sides)

@@ -500,8 +500,12 @@ impl Guide {
                 return Err(SchemaError(message));
             }
         }
-        let unusable =
-            |reason: &str| SchemaError(format!("the schema cannot be used: {}", cut_in_the_middle(reason, MAX_ERROR)));
+        let unusable = |reason: &str| {
+            // It advises an option of its own.
+            let reason =
+                reason.replace(". Enable 'coerce_one_of' option to approximate oneOf with anyOf", "; use anyOf");
+            SchemaError(format!("the schema cannot be used: {}", cut_in_the_middle(&reason, MAX_ERROR)))
+        };
         let (of, Grammar { rules, schemas, .. }) = (vocabulary.clone(), grammar.clone());
         let compile = move || {
             schemas.iter().try_for_each(check_expanded)?;
@@ -695,6 +699,7 @@ mod tests {
             (r#"{"type":"text"}"#, "text"),
             (r#"{"type":"string","enum":[1]}"#, "nsatisfiable"),
             (r#"{"const":null,"enum":[1]}"#, "nsatisfiable"),
+            (r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#, "oneOf constraints are not supported; use anyOf"),
             (r##"{"$ref":"#/$defs/a"}"##, "$defs/a"),
             (r#"{"const":9007199254740993}"#, "the number 9007199254740993"),
             (r#"{"enum":[{"a":[12345678901234567890]}]}"#, "the number 12345678901234567890"),
