@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The gate that every change must pass: format, licences and sources of dependencies, lints, types of every backend, build,
-# tests (with MPI where it is installed), other systems where their tools are, docs.
+# tests (with MPI where it is installed), docs.
 #
 # It stops at the first failing stage, and prints the minutes of each stage. With TINDERBOX_REQUIRE_WGPU=1 the wgpu tests
 # fail instead of being skipped without an adapter, and with TINDERBOX_REQUIRE_BROWSER=1 the page tests without Chromium.
@@ -39,11 +39,6 @@ stage() {
     fi
 }
 
-# Whether there are a target of rustc and these programs.
-has_target() {
-    [ -d "$(rustc --print target-libdir --target "$1")" ] && shift && command -v "$@" >/dev/null
-}
-
 cargo --version
 echo "$(getconf _NPROCESSORS_ONLN) cores, target folder ${CARGO_TARGET_DIR:-target}"
 
@@ -63,24 +58,6 @@ if command -v mpirun >/dev/null && command -v mpicc >/dev/null; then
     stage "test: mpi" cargo test --release --features mpi --locked --test it -- distributed::
 else
     printf '\n=== test: mpi: SKIPPED, there is no mpirun or no mpicc (apt-get install libopenmpi-dev openmpi-bin libclang-dev)\n'
-fi
-if has_target x86_64-pc-windows-gnu x86_64-w64-mingw32-gcc; then
-    stage "types: Windows" cargo check --release --target x86_64-pc-windows-gnu \
-        --no-default-features --features cli,flex,hub,serve --locked
-else
-    printf '\n=== types: Windows: SKIPPED (rustup target add x86_64-pc-windows-gnu; apt-get install gcc-mingw-w64-x86-64-posix)\n'
-fi
-# The other instruction set, in an emulator. It cannot start itself, as the test of all levels would.
-if has_target aarch64-unknown-linux-gnu aarch64-linux-gnu-gcc && command -v qemu-aarch64 >/dev/null; then
-    for level in neon scalar; do
-        stage "test: kernels, $level" env TINDERBOX_SIMD="$level" \
-            CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-            CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu max' \
-            cargo test --release --target aarch64-unknown-linux-gnu --package tinderbox-kernels --lib --locked
-    done
-else
-    printf '\n=== test: kernels on aarch64: SKIPPED (rustup target add aarch64-unknown-linux-gnu; apt-get install %s)\n' \
-        'gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user'
 fi
 stage docs env RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --locked
 

@@ -23,7 +23,6 @@ use crate::optimizer::{
     AdamW, adamw, composed_adamw, composed_descend, composed_lerp, composed_mean_squares, composed_nesterov,
     composed_sum_of_squares, descend, lerp, mean_squares_of_columns, nesterov, sum_of_squares,
 };
-use crate::simd;
 use crate::testing::{
     DROPOUT, Leaves, assert_threads_change_nothing, constant, largest_error, noise, output_and_gradients,
     output_and_gradients_by, scalars,
@@ -105,27 +104,6 @@ fn threads_change_no_byte() {
     for Operation { name, fused, parallel, .. } in operations() {
         assert_threads_change_nothing(&name, || fused(parallel));
     }
-}
-
-/// The hash of the bits of all operations in f32, on every system and at every SIMD level, if the CPU has fused
-/// multiply-adds. It changes with an operation: say so in CHANGELOG.md.
-const BITS: u64 = 0;
-
-#[test]
-fn bits_are_same_on_every_system() {
-    if !simd::has_fma() {
-        return;
-    }
-    // FNV-1a of whole scalars.
-    let hash = |scalars: &[f32]| {
-        scalars.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, x| {
-            (hash ^ u64::from(x.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
-        })
-    };
-    let operations = operations().into_iter().filter(|operation| !operation.is_rounded);
-    let each: Vec<_> = operations.map(|it| (it.name, hash(&(it.fused)(it.parallel).concat()))).collect();
-    let all = each.iter().fold(0_u64, |all, (_, hash)| all.rotate_left(1) ^ hash);
-    assert!(all == BITS, "{all:#018x}; compare with those of another system: {each:#018x?}");
 }
 
 /// `[M, K, N]`
@@ -398,11 +376,8 @@ fn attention(window: Option<usize>, i: usize) -> Operation {
             let qkv = leaves.next([b, t, (n_heads + 2 * n_kv_heads) * d]);
             let rotation = rotated_share.map(|share| {
                 let n_pairs = ((d as f64 * share / 2.0) as usize).max(1);
-                let angles = noise(t * n_pairs, 4);
-                let table = |f: fn(f32) -> f32| angles.iter().map(|angle| f(*angle)).collect::<Vec<_>>();
-                let tables = [libm::cosf, libm::sinf].map(table);
-                let device = Device::flex().autodiff();
-                tables.map(|table| Tensor::from_data(TensorData::new(table, [1, 1, t, n_pairs]), &device))
+                let angles = constant::<4>([1, 1, t, n_pairs], 4);
+                [angles.clone().cos(), angles.sin()]
             });
             let attention = SelfAttention {
                 n_heads,

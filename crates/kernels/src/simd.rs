@@ -182,7 +182,7 @@ fn is_permitted() -> bool {
 }
 
 /// Whether the CPU has scalar fused multiply-adds.
-pub(crate) fn has_fma() -> bool {
+fn has_fma() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("fma");
     #[cfg(not(target_arch = "x86_64"))]
