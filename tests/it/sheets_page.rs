@@ -56,7 +56,7 @@ fn lens_is_grid_of_layers_by_tokens() {
             let came = &measured["positions"][at % PROMPT.len()]["stages"][at / PROMPT.len()]["came"];
             assert_eq!(*is_marked, came["rank"] == 1, "{at}: {came}");
         }
-        let chosen = |browser: &mut Browser| browser.all(&format!("{ALL} .chosen"), "it.textContent");
+        let chosen = |browser: &mut Browser| browser.all(&format!("{ALL} .chosen text"), "it.textContent");
         assert_eq!(chosen(browser), ["t"], "the last token");
         let terms = browser.texts(".bars.wide [role=cell]");
         assert_eq!(terms.len(), list(&measured["attribution"]["terms"]).len() * PROMPT.len(), "of every token");
@@ -147,7 +147,7 @@ fn heads_steps_and_embeddings_show_numbers_of_json() {
         // The largest weight comes first, as a bar and in the sentence.
         let largest = list(&steps["weights"]).iter().map(number).fold(0.0, f64::max);
         let largest = format!("{:.1} %", 100.0 * largest);
-        assert_eq!(browser.texts("figure:nth-of-type(1) .bars.wide [role=cell]")[0], largest);
+        assert_eq!(browser.texts("figure:nth-of-type(1) .bars.wide [role=cell] text")[0], largest);
         let lead = browser.texts(".lead")[0].clone();
         assert!(lead.contains(&format!("gives {largest} of its attention to ")), "{lead}");
     });
@@ -262,7 +262,7 @@ fn plan_page_repeats_terminal() {
         for word in words {
             assert!(shown.contains(word), "{word}: {shown}");
         }
-        let parts = browser.texts("figure:first-of-type .bars.wide [role=rowheader]");
+        let parts = browser.texts("figure:first-of-type .bars.wide [role=rowheader] text");
         assert_eq!(parts[..2], ["embeddings", "queries, keys, values"]);
         let planned: Value = serde_json::from_str(&plan(&["--json"])).expect("JSON");
         let total = planned["parameters"]["total"].to_string();
