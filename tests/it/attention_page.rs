@@ -503,8 +503,8 @@ fn keyboard_address_and_theme_control_page() {
         assert_eq!(focused(&mut browser), expected);
     }
     browser.press("Enter");
-    for _ in 0..10 {
-        browser.press("Tab"); // link, two pictures, layer, two heads, all, none, slider, the first token
+    for _ in 0..11 {
+        browser.press("Tab"); // without the first token, link, two pictures, layer, two heads, all, none, slider, the first token
     }
     assert_eq!(focused(&mut browser), "0");
     browser.press("ArrowDown");

@@ -201,7 +201,8 @@ function holdNames(scrolls) {
     if (names.length > 0) {
       if (held === null) {
         held = page.svg("g", { "aria-hidden": "true" }, ...names.map((name) => page.set(name.cloneNode(true), { role: null })));
-        names[0].parentNode.parentNode.append(held); // above the cells
+        const rows = names[0].parentNode.parentNode;
+        rows.after(page.svg("g", { transform: rows.getAttribute("transform") }, held)); // above the cells
       }
       [held, scale].filter((node) => node).forEach((node) => page.set(node, { transform: `translate(${scrolls.scrollLeft} 0)` }));
     }
