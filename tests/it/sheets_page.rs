@@ -43,6 +43,9 @@ fn lens_is_grid_of_layers_by_tokens() {
             assert_eq!(shown, token.replace(' ', "·").replace('\n', "↵") + &share);
         }
         let place = format!("{ALL} [role=row]:nth-child(3) [role=cell]:nth-child(4)");
+        // A narrow screen begins with the chosen token, the last one.
+        browser.evaluate("document.querySelector('.scrolls').scrollLeft = 0");
+        browser.evaluate("new Promise((done) => setTimeout(done, 50))");
         browser.point(&place);
         let came = &measured["positions"][2]["stages"][1]["came"];
         let said = browser.texts("figure output")[0].clone();
