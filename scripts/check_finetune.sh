@@ -81,3 +81,6 @@ templates=${TEMPLATES:-$(echo "$VENV"/lib/python3*/site-packages/trl/chat_templa
 
 echo "== records in the forms that people publish against transformers"
 "$VENV/bin/python" scripts/finetune/compare_records.py "$tinderbox" "$work/smol" "$work/records"
+
+echo "== records in Parquet files of pyarrow, datasets and pandas against JSON Lines"
+"$VENV/bin/python" scripts/finetune/compare_parquet.py "$tinderbox" "$work/smol" "$work/parquet" 10
