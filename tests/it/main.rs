@@ -16,6 +16,8 @@ mod attention_page;
 mod bench;
 #[cfg(unix)]
 mod browser;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod c_library;
 mod cli;
 mod damage;
 #[cfg(unix)]
