@@ -82,7 +82,9 @@ fn gpu_steps_upload_only_their_batch() {
     let mut step = || trainer.step().wait().expect("the GPU computes");
     step();
     step();
-    let Launches { kernels, submits } = device::count_launches(&device, step).1.expect("a GPU");
+    // A step in which a kernel is still tried out has more.
+    let counts = (0..3).map(|_| device::count_launches(&device, &mut step).1.expect("a GPU"));
+    let Launches { kernels, submits } = counts.min_by_key(|counts| counts.submits).expect("three steps");
     let submits = submits.expect("wgpu counts them");
     assert!(kernels > 50, "{kernels} kernels");
     // The tables of rotation, the batch, and what is read back.

@@ -169,7 +169,7 @@ fn why_view_equals_inspect_explain() {
     let labels = |numbers: &Value, show: fn(f64) -> String| -> Vec<String> {
         list(numbers).iter().map(|x| x.as_f64().map(show).unwrap_or_default()).collect()
     };
-    // The first row of a figure has the headings of its columns.
+    // The first figure is bars, and the first row of the others has the headings of their columns.
     let row = |browser: &mut Browser, figure: usize, row: usize| {
         let row = format!("[role=row]:nth-of-type({})", row + 1);
         let cells = format!("#section-2 figure:nth-of-type({figure}) .cells {row} [role=cell]");
@@ -177,12 +177,12 @@ fn why_view_equals_inspect_explain() {
         labels.iter().map(|label| label.as_str().expect("a label is a string").to_owned()).collect::<Vec<_>>()
     };
     let signed = |x: f64| format!("{x:+.2}").replace("-0.00", "+0.00");
-    assert_eq!(row(&mut browser, 1, 1).len(), 16);
-    assert_eq!(row(&mut browser, 3, 1), labels(&steps["scores"], signed));
-    assert_eq!(row(&mut browser, 3, 3), labels(&steps["masked"], signed));
-    assert_eq!(row(&mut browser, 4, 1), labels(&steps["weights"], |x| format!("{x:.4}")));
-    let last = browser.all("#section-2 figure:nth-of-type(5) .cells [role=row]", "it.childElementCount").len() - 1;
-    assert_eq!(row(&mut browser, 5, last), labels(&steps["context"], signed));
+    assert_eq!(row(&mut browser, 2, 1).len(), 16);
+    assert_eq!(row(&mut browser, 4, 1), labels(&steps["scores"], signed));
+    assert_eq!(row(&mut browser, 4, 3), labels(&steps["masked"], signed));
+    assert_eq!(row(&mut browser, 5, 1), labels(&steps["weights"], |x| format!("{x:.4}")));
+    let last = browser.all("#section-2 figure:nth-of-type(6) .cells [role=row]", "it.childElementCount").len() - 1;
+    assert_eq!(row(&mut browser, 6, last), labels(&steps["context"], signed));
     look_around(&mut browser, "why-cell");
     server.kill();
 }

@@ -336,7 +336,7 @@ fn stop_tokens_and_min_tokens_decide_the_end() {
     let varied = host.complete(&greedy(json!({"presence_penalty": 2, "frequency_penalty": 2, "ignore_eos": true})));
     let distinct = |text: &str| text.chars().collect::<std::collections::BTreeSet<_>>().len();
     assert!(distinct(text(&varied, 0)) > distinct(text(&never, 0)), "{varied} {never}");
-    let seeds = json!({"temperature": 1.5, "seed": -1, "max_tokens": 30});
+    let seeds = json!({"temperature": 1.5, "seed": -1, "max_tokens": 30, "ignore_eos": true});
     let texts: std::collections::BTreeSet<String> =
         (0..4).map(|_| text(&host.complete(&greedy(seeds.clone())), 0).to_owned()).collect();
     assert!(texts.len() > 1, "-1 is another seed each time");
